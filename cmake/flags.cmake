@@ -1,0 +1,22 @@
+# One place for compiler and linker flags: pctx_flags for everything, pctx_program_flags for what ships.
+add_library(pctx_flags INTERFACE)
+target_compile_options(pctx_flags INTERFACE -Wall -Wextra -Wpedantic -Wconversion -Wshadow -Werror
+                                            -Wno-gnu-statement-expression -fstack-protector-strong)
+if(CMAKE_CXX_COMPILER_ID STREQUAL "GNU")
+  target_compile_options(pctx_flags INTERFACE -Wno-missing-field-initializers)
+else()
+  target_compile_options(pctx_flags INTERFACE -Wno-missing-field-initializers -Wno-gnu-statement-expression)
+endif()
+target_compile_definitions(pctx_flags INTERFACE $<$<NOT:$<CONFIG:Debug>>:_FORTIFY_SOURCE=2> _GNU_SOURCE
+                                                JSON_USE_IMPLICIT_CONVERSIONS=0)
+if(PCTX_SANITIZE)
+  target_compile_options(pctx_flags INTERFACE -fsanitize=${PCTX_SANITIZE} -fno-omit-frame-pointer
+                                              -fno-sanitize-recover=all)
+  target_link_options(pctx_flags INTERFACE -fsanitize=${PCTX_SANITIZE})
+endif()
+
+add_library(pctx_program_flags INTERFACE)
+if(PCTX_STATIC AND NOT PCTX_SANITIZE)
+  target_link_options(pctx_program_flags INTERFACE -static -Wl,--gc-sections)
+  target_compile_options(pctx_flags INTERFACE -ffunction-sections -fdata-sections)
+endif()
