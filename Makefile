@@ -1,0 +1,45 @@
+# Thin verbs over CMakePresets.json and scripts/. `make help` lists them.
+.DEFAULT_GOAL := help
+.PHONY: help demo test test-all bench fuzz lint format docs clean
+MAKEFLAGS += --no-print-directory
+
+PYTHON := .venv/bin/python
+SECONDS_PER_FUZZER ?= 600
+
+help: ## list the verbs
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+
+demo: ## set everything up, then show three boxed commands and what this host can enforce
+	@scripts/setup.sh demo
+	@examples/demo.sh
+
+test: ## set everything up, then unit, integration, security, style and sanitizer tests (about 15 minutes at most)
+	@scripts/setup.sh test
+	@$(PYTHON) tests/run.py
+
+test-all: ## the same, then the virtual machine, chaos and one minute of each fuzzer
+	@scripts/setup.sh test --vm --fuzz
+	@$(PYTHON) tests/run.py --all
+
+bench: ## measure against the peers that are installed; prints a table and fills the one in README.md
+	@scripts/setup.sh test
+	@scripts/bench.sh
+
+fuzz: ## run each fuzzer for SECONDS_PER_FUZZER (600) seconds; corpus in fuzz/corpus
+	@scripts/setup.sh test --fuzz
+	@scripts/fuzz.sh $(SECONDS_PER_FUZZER)
+
+lint: ## check formatting, clang-tidy, Python and shell scripts
+	@scripts/setup.sh test --lint
+	@scripts/lint.sh check
+
+format: ## rewrite C++ and Python files in the project's format
+	@scripts/setup.sh test
+	@scripts/lint.sh format
+
+docs: ## check the documents: links, commands, options, help texts
+	@scripts/setup.sh test
+	@$(PYTHON) -m pytest -q -rs tests/style
+
+clean: ## remove build/ and .venv/
+	rm -rf build .venv

@@ -1,0 +1,90 @@
+"""What all tests share: the program under test, a way to run it, and markers that say which identity a test needs.
+
+The program is the one that PCTX_SANDBOX_BIN names, by default the release build in the tree's .venv.
+"""
+
+import json
+import os
+import subprocess
+from pathlib import Path
+
+import pytest
+
+TREE = Path(__file__).resolve().parent.parent
+
+MARKERS = {
+    "chaos": "kills and races on purpose; slow, runs in `make test-all`",
+    "vm": "needs the virtual machine with cgroup v2; runs in `make test-all`",
+    "root_only": "claims something about runs started by root",
+    "rootless_only": "claims something about runs started by an ordinary user",
+}
+# Never part of a plain run; named with `-m` by those who want them.
+ON_REQUEST = ("chaos", "vm")
+
+
+class Completed(subprocess.CompletedProcess):
+    """A finished run. `json()` reads its stdout, and shows what was there instead when that is no JSON."""
+
+    def json(self):
+        try:
+            return json.loads(self.stdout)
+        except json.JSONDecodeError as error:
+            shown = f"{self.stdout[:2000]}\n{self.stderr[:2000]}"
+            pytest.fail(f"no JSON on stdout ({error}); exit {self.returncode}\n{shown}")
+
+
+def skip_unless(feature, reason):
+    """Skips the test unless `feature` (a value or a function) is true. `reason` names what is missing on this host."""
+    if not (feature() if callable(feature) else feature):
+        pytest.skip(f"needs {reason}")
+
+
+@pytest.fixture(name="skip_unless", scope="session")
+def skip_unless_fixture():
+    return skip_unless
+
+
+@pytest.fixture(scope="session")
+def tree():
+    return TREE
+
+
+@pytest.fixture(scope="session")
+def sandbox_bin():
+    path = Path(os.environ.get("PCTX_SANDBOX_BIN", TREE / ".venv/bin/pctx-sandbox"))
+    if not os.access(path, os.X_OK):
+        pytest.fail(f"{path} is not an executable; run scripts/setup.sh test, or name a build with PCTX_SANDBOX_BIN")
+    return str(path)
+
+
+@pytest.fixture(scope="session")
+def pctx(sandbox_bin):
+    """pctx("run", "--", "true") runs the program and returns a Completed; text by default, at most 60 s."""
+
+    def run(*args, timeout=60, **options):
+        if not {"stdin", "input"} & options.keys():
+            options["stdin"] = subprocess.DEVNULL
+        if not {"stdout", "stderr", "capture_output"} & options.keys():
+            options["capture_output"] = True
+        if "text" not in options and "encoding" not in options:
+            options.update(encoding="utf-8", errors="replace")
+        done = subprocess.run([sandbox_bin, *map(str, args)], timeout=timeout, **options)
+        return Completed(done.args, done.returncode, done.stdout, done.stderr)
+
+    return run
+
+
+def pytest_configure(config):
+    for name, meaning in MARKERS.items():
+        config.addinivalue_line("markers", f"{name}: {meaning}")
+
+
+def pytest_collection_modifyitems(config, items):
+    """Leaves out what does not apply to this identity: such a test runs in the other half of `make test`."""
+    asked = config.getoption("-m") or ""
+    unwanted = {"rootless_only" if os.geteuid() == 0 else "root_only"}
+    unwanted.update(name for name in ON_REQUEST if name not in asked)
+    kept = [item for item in items if not unwanted & {mark.name for mark in item.iter_markers()}]
+    if len(kept) != len(items):
+        config.hook.pytest_deselected(items=[item for item in items if item not in kept])
+        items[:] = kept

@@ -1,0 +1,307 @@
+"""What `make test` runs after set-up: every part in turn, then one line with the sum.
+
+The last line is `N passed, N failed, N skipped`. The exit code is 1 if anything failed, or if more was skipped than
+SKIP_CAP: a suite that skips its way to green proves nothing.
+"""
+
+import argparse
+import contextlib
+import dataclasses
+import json
+import os
+import pwd
+import re
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+import xml.etree.ElementTree
+from collections.abc import Callable
+from pathlib import Path
+
+TREE = Path(__file__).resolve().parent.parent
+TEST_USER = "pctx-test"
+
+# Skips come from host features (cgroup version, AppArmor, Landlock); they occur once as root and once as a user.
+SKIP_CAP = 30
+
+LAST_LINE = re.compile(r"^(\d+) passed, (\d+) failed, (\d+) skipped$")
+
+
+@dataclasses.dataclass
+class Tally:
+    passed: int = 0
+    failed: int = 0
+    skips: list[str] = dataclasses.field(default_factory=list)
+
+    def add(self, other: "Tally") -> None:
+        self.passed += other.passed
+        self.failed += other.failed
+        self.skips += other.skips
+
+    def __str__(self) -> str:
+        return f"{self.passed} passed, {self.failed} failed, {len(self.skips)} skipped"
+
+
+def failure(sentence: str) -> Tally:
+    print(f"FAILED: {sentence}")
+    return Tally(failed=1)
+
+
+def skip(sentence: str) -> Tally:
+    return Tally(skips=[sentence])
+
+
+@dataclasses.dataclass
+class Identity:
+    """Who runs the tests: an own command prefix or own ids, and where this user finds the files."""
+
+    name: str
+    root: Path = TREE
+    python: tuple[str, ...] = (sys.executable,)
+    env: dict[str, str] = dataclasses.field(default_factory=lambda: dict(os.environ))
+    ids: dict[str, object] = dataclasses.field(default_factory=dict)
+
+
+def run(command: list[str], *, timeout: float, **options) -> int | None:
+    """The exit code, or None when the time was up and the command with all its children was killed."""
+    process = subprocess.Popen(command, start_new_session=True, stdin=subprocess.DEVNULL, **options)
+    try:
+        return process.wait(timeout)
+    except subprocess.TimeoutExpired:
+        return None
+    finally:
+        with contextlib.suppress(ProcessLookupError, PermissionError):
+            os.killpg(process.pid, signal.SIGKILL)
+        process.wait()
+
+
+def read_gtest(report: Path) -> Tally:
+    tally = Tally()
+    for suite in json.loads(report.read_text())["testsuites"]:
+        for test in suite["testsuite"]:
+            if test.get("failures"):
+                tally.failed += 1
+            elif test["result"] == "SKIPPED":
+                reasons = [part.get("message", "") for part in test.get("skipped", [])] or ["no reason given"]
+                tally.skips.append(f"{suite['name']}.{test['name']}: {' '.join(reasons)}")
+            elif test["result"] == "COMPLETED":
+                tally.passed += 1
+    return tally
+
+
+def read_junit(report: Path) -> Tally:
+    tally = Tally()
+    for case in xml.etree.ElementTree.parse(report).iter("testcase"):
+        skipped = case.find("skipped")
+        if case.find("failure") is not None or case.find("error") is not None:
+            tally.failed += 1
+        elif skipped is not None:
+            tally.skips.append(f"{case.get('classname')}.{case.get('name')}: {skipped.get('message')}")
+        else:
+            tally.passed += 1
+    return tally
+
+
+def unit_tests(preset: str) -> Tally:
+    program = TREE / "build" / preset / "unit_tests"
+    with tempfile.TemporaryDirectory() as folder:
+        report = Path(folder) / "unit.json"
+        env = os.environ | {"UBSAN_OPTIONS": "print_stacktrace=1", "ASAN_OPTIONS": "detect_stack_use_after_return=1"}
+        command = [str(program), "--gtest_brief=1", f"--gtest_output=json:{report}"]
+        code = run(command, timeout=240, cwd=TREE, env=env)
+        if code is None:
+            return failure(f"{program.name} ({preset}) did not end within 240 s")
+        if not report.exists():
+            return failure(f"{program.name} ({preset}) ended with {code} and without a report")
+        tally = read_gtest(report)
+    if code != 0 and tally.failed == 0:  # A sanitizer reported after the last test.
+        tally.add(failure(f"{program.name} ({preset}) exited with {code} though no test failed"))
+    return tally
+
+
+def sanitized_unit_tests() -> Tally:
+    if not (TREE / "build/asan/build.ninja").exists():
+        run(["cmake", "--preset", "asan"], timeout=120, cwd=TREE, stdout=subprocess.DEVNULL)
+    if run(["cmake", "--build", "--preset", "asan", "--target", "unit_tests"], timeout=480, cwd=TREE) != 0:
+        return failure("the asan preset does not build")
+    return unit_tests("asan")
+
+
+def pytest(identity: Identity, *arguments: str, timeout: float) -> Tally:
+    with tempfile.TemporaryDirectory() as folder:
+        os.chmod(folder, 0o777)
+        report = Path(folder) / "junit.xml"
+        command = [*identity.python, "-m", "pytest", "-q", "--no-header", "--strict-markers", "-p", "no:cacheprovider"]
+        command += ["--tb=short", f"--junitxml={report}", *arguments]
+        code = run(command, timeout=timeout, cwd=identity.root, env=identity.env, **identity.ids)
+        if code is None:
+            return failure(f"pytest {' '.join(arguments)} as {identity.name} did not end within {timeout:.0f} s")
+        if code == 5:
+            return failure(f"pytest found no test in {' '.join(arguments)}")
+        if not report.exists():
+            return failure(f"pytest {' '.join(arguments)} as {identity.name} ended with {code} and without a report")
+        tally = read_junit(report)
+    tally.skips = [f"as {identity.name}: {reason}" for reason in tally.skips]
+    if code != 0 and tally.failed == 0:
+        tally.add(failure(f"pytest as {identity.name} exited with {code} though no test failed"))
+    return tally
+
+
+def suite_env(base: dict[str, str], root: Path) -> dict[str, str]:
+    return base | {"PCTX_SANDBOX_BIN": str(root / ".venv/bin/pctx-sandbox"), "PYTHONDONTWRITEBYTECODE": "1"}
+
+
+def myself() -> Identity:
+    name = "root" if os.geteuid() == 0 else pwd.getpwuid(os.geteuid()).pw_name
+    return Identity(name, env=suite_env(dict(os.environ), TREE))
+
+
+def root_by_sudo() -> Identity | None:
+    if not shutil.which("sudo") or run(["sudo", "-n", "true"], timeout=20, stderr=subprocess.DEVNULL) != 0:
+        return None
+    env = suite_env({}, TREE)
+    return Identity("root", python=("sudo", "-n", "env", *(f"{k}={v}" for k, v in env.items()), sys.executable))
+
+
+def ordinary_user() -> pwd.struct_passwd:
+    """An account of its own for the tests, with a home and subordinate ids; it stays for the next run."""
+    try:
+        return pwd.getpwnam(TEST_USER)
+    except KeyError:
+        subprocess.run(["useradd", "--create-home", "--shell", "/bin/sh", TEST_USER], check=True)
+        print(f"made the user {TEST_USER} for the tests of rootless runs (userdel -r {TEST_USER} removes it)")
+        return pwd.getpwnam(TEST_USER)
+
+
+@contextlib.contextmanager
+def staged_for(user: pwd.struct_passwd):
+    """A copy of the program, the tests and their packages that `user` can read: the tree may be below a closed home."""
+    stage = Path(tempfile.mkdtemp(prefix="pctx-tests-", dir="/var/tmp"))
+    try:
+        os.chmod(stage, 0o755)
+        for part in ("tests", "examples", "packaging", "docs"):
+            if (TREE / part).is_dir():
+                shutil.copytree(TREE / part, stage / part, ignore=shutil.ignore_patterns("__pycache__"))
+        (stage / ".venv/bin").mkdir(parents=True)
+        shutil.copy(TREE / ".venv/bin/pctx-sandbox", stage / ".venv/bin")
+        packages = next((TREE / ".venv/lib").glob("python3*/site-packages"))
+        subprocess.run(["cp", "-a", "--reflink=auto", str(packages), str(stage / "packages")], check=True)
+        subprocess.run(["chmod", "-R", "a+rX", str(stage)], check=True)
+        env = {
+            "HOME": user.pw_dir,
+            "USER": user.pw_name,
+            "LOGNAME": user.pw_name,
+            "SHELL": "/bin/sh",
+            "PATH": "/usr/local/bin:/usr/bin:/bin",
+            "LANG": "C.UTF-8",
+            "PYTHONPATH": str(stage / "packages"),
+        }
+        ids = {
+            "user": user.pw_uid,
+            "group": user.pw_gid,
+            "extra_groups": os.getgrouplist(user.pw_name, user.pw_gid),
+        }
+        interpreter = os.path.realpath(sys.executable)
+        yield Identity(user.pw_name, stage, (interpreter,), suite_env(env, stage), ids)
+    finally:
+        shutil.rmtree(stage, ignore_errors=True)
+
+
+SUITES = ("tests/integration", "tests/security")
+
+
+def suites_as_root(*arguments: str) -> Tally:
+    identity = myself() if os.geteuid() == 0 else root_by_sudo()
+    if identity is None:
+        return skip("tests as root: this user is not root and `sudo -n` does not work")
+    return pytest(identity, *SUITES, *arguments, timeout=420)
+
+
+def suites_as_user(*arguments: str) -> Tally:
+    if os.geteuid() != 0:
+        return pytest(myself(), *SUITES, *arguments, timeout=420)
+    with staged_for(ordinary_user()) as identity:
+        return pytest(identity, *SUITES, *arguments, timeout=420)
+
+
+def style() -> Tally:
+    return pytest(myself(), "tests/style", timeout=300)
+
+
+def script(command: list[str], timeout: float) -> Tally:
+    """A script of ours whose last line has the same form as ours; without such a line it counts as one test."""
+    if not (TREE / command[0]).exists():
+        return skip(f"{command[0]} does not exist in this tree")
+    with tempfile.TemporaryFile("w+", errors="replace") as output:
+        code = run([str(TREE / command[0]), *command[1:]], timeout=timeout, cwd=TREE, stdout=output)
+        output.seek(0)
+        lines = output.read().splitlines()
+    print("\n".join(lines))
+    match = LAST_LINE.match(lines[-1]) if lines else None
+    if code is None:
+        return failure(f"{command[0]} did not end within {timeout:.0f} s")
+    if match is None:
+        return Tally(passed=1) if code == 0 else failure(f"{command[0]} exited with {code}")
+    passed, failed, skipped = map(int, match.groups())
+    reasons = [line for line in lines if line.startswith("skipped: ")]
+    reasons += [f"{command[0]}: no reason given"] * (skipped - len(reasons))
+    tally = Tally(passed, failed, reasons[:skipped])
+    if code != 0 and failed == 0:
+        tally.add(failure(f"{command[0]} exited with {code} though no test failed"))
+    return tally
+
+
+Part = tuple[str, Callable[[], Tally]]
+
+QUICK: list[Part] = [
+    ("unit tests, release build", lambda: unit_tests("release")),
+    ("integration and security tests, as root", suites_as_root),
+    ("integration and security tests, as an ordinary user", suites_as_user),
+    ("style tests", style),
+    ("unit tests, ASan and UBSan", sanitized_unit_tests),
+]
+SLOW: list[Part] = [
+    ("virtual machine with cgroup v2", lambda: script(["tests/vm/run.sh"], timeout=1800)),
+    ("chaos, as root", lambda: pytest(myself(), "tests", "-m", "chaos", timeout=1800)),
+    ("fuzzing, 60 s each", lambda: script(["scripts/fuzz.sh", "60"], timeout=1800)),
+]
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description="Runs all tests; `make test` and `make test-all` do the set-up first.")
+    parser.add_argument("--all", action="store_true", help="also the virtual machine, chaos and fuzzing")
+    parser.add_argument("--only", metavar="TEXT", help="only the parts whose name contains TEXT")
+    options = parser.parse_args()
+    sys.stdout.reconfigure(line_buffering=True)
+
+    parts = QUICK + (SLOW if options.all else [])
+    parts = [part for part in parts if not options.only or options.only in part[0]]
+    if not parts:
+        parser.error(f"no part is named like {options.only!r}")
+    total, start, summary = Tally(), time.monotonic(), []
+    for number, (name, part) in enumerate(parts, 1):
+        print(f"\n=== [{number}/{len(parts)}] {name}")
+        began = time.monotonic()
+        try:
+            tally = part()
+        except (OSError, subprocess.SubprocessError, ValueError) as error:
+            tally = failure(f"{name}: {error}")
+        summary.append(f"  {name}: {tally} ({time.monotonic() - began:.0f} s)")
+        print(summary[-1].strip())
+        total.add(tally)
+
+    print(f"\n=== all parts ({time.monotonic() - start:.0f} s)", *summary, sep="\n")
+    for reason in total.skips:
+        print(f"  skipped: {reason.removeprefix('skipped: ')}")
+    too_many = len(total.skips) > SKIP_CAP
+    if too_many:
+        print(f"  more than {SKIP_CAP} skips: this host lacks too much for the result to mean anything")
+    print(total)
+    return 1 if total.failed or too_many else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
