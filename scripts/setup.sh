@@ -60,13 +60,17 @@ packages() { scripts/install-linux-deps.sh ${groups[@]+"${groups[@]}"}; }
 # --- Python environment ------------------------------------------------------------------------------------------------
 
 stamp=.venv/requirements.sha256
+# The distribution's own interpreter where there is one: python3-venv belongs to it, a box lends it to its guest, and every
+# user of the machine can run it, which is not true of one below somebody's home.
+python=/usr/bin/python3
+[[ -x $python ]] || python=python3
 # What the environment was made from: the interpreter, the place (an environment cannot be moved) and the pinned packages.
-fingerprint() { { python3 -c 'import sys; print(sys.version)'; pwd; cat requirements-dev.txt; } | sha256sum; }
+fingerprint() { { "$python" -c 'import sys; print(sys.version)'; pwd; cat requirements-dev.txt; } | sha256sum; }
 
 venv_ready() { .venv/bin/python -c '' 2>/dev/null && [[ $goal == demo || $(cat "$stamp" 2>/dev/null) == "$(fingerprint)" ]]; }
 venv() {
   if ! .venv/bin/python -m pip --version >/dev/null 2>&1; then
-    python3 -m venv --clear .venv
+    "$python" -m venv --clear .venv
   fi
   if [[ $goal == test ]]; then
     .venv/bin/python -m pip install --disable-pip-version-check --progress-bar off -r requirements-dev.txt

@@ -264,7 +264,7 @@ QUICK: list[Part] = [
     ("unit tests, ASan and UBSan", sanitized_unit_tests),
 ]
 SLOW: list[Part] = [
-    ("virtual machine with cgroup v2", lambda: script(["tests/vm/run.sh"], timeout=1800)),
+    ("virtual machine with cgroup v2", lambda: script(["tests/vm/run.sh"], timeout=3300)),
     ("chaos, as root", lambda: pytest(myself(), "tests", "-m", "chaos", timeout=1800)),
     ("fuzzing, 60 s each", lambda: script(["scripts/fuzz.sh", "60"], timeout=1800)),
 ]

@@ -1,0 +1,69 @@
+"""The command line explains itself, and its reference page names everything it offers."""
+
+import re
+
+import project
+import pytest
+
+VERBS = ("run", "doctor", "explain", "setup", "completions")
+OPTION = re.compile(r"^\s{2,}((?:-\w,\s?)?--[a-z][\w-]*)(.*)$")
+
+
+def options_in(help_text):
+    """{option: description} as `--help` prints them; a description may start on the following line."""
+    found, last = {}, None
+    for line in help_text.splitlines():
+        match = OPTION.match(line)
+        if match:
+            last = re.search(r"--[a-z][\w-]*", match.group(1)).group(0)
+            # What stands after two or more spaces is the description; before it come the value's name and defaults.
+            found[last] = " ".join(re.split(r"\s{2,}", match.group(2).strip(" ,"))[1:]) or ""
+            if not found[last] and re.search(r"\s{2,}\S", match.group(2)):
+                found[last] = match.group(2).strip()
+        elif last and line.startswith(" " * 8) and line.strip():
+            found[last] += " " + line.strip()
+        else:
+            last = None
+    return found
+
+
+@pytest.fixture(scope="session")
+def verbs(pctx):
+    """{verb: its help text}, for all verbs that the program lists."""
+    done = pctx("--help")
+    assert done.returncode == 0, done.stderr
+    names = [verb for verb in VERBS if re.search(rf"^\s+{verb}\b", done.stdout, re.MULTILINE)]
+    assert {"run", "doctor", "explain", "setup"} <= set(names), done.stdout
+    return {name: pctx(name, "--help").stdout for name in names}
+
+
+def test_every_verb_has_help(verbs):
+    for verb, text in verbs.items():
+        assert len(text.splitlines()) >= 3, f"{verb} --help says nothing: {text!r}"
+
+
+def test_every_option_has_a_description(verbs):
+    for verb, text in verbs.items():
+        described = options_in(text)
+        assert described or verb not in ("run", "explain"), f"{verb} --help lists no option:\n{text}"
+        assert [name for name, words in described.items() if not words.strip()] == [], f"{verb} --help:\n{text}"
+
+
+def test_the_reference_page_names_every_verb_and_option(verbs):
+    page = project.text("docs/reference/cli.md")
+    missing = {verb: [name for name in options_in(text) if f"`{name}" not in page] for verb, text in verbs.items()}
+    missing = {verb: names for verb, names in missing.items() if names}
+    assert missing == {}
+    assert [verb for verb in verbs if f"`{verb}" not in page and f"pctx-sandbox {verb}" not in page] == []
+
+
+def test_the_reference_page_names_no_option_that_does_not_exist(verbs):
+    existing = {name for text in verbs.values() for name in options_in(text)} | {"--version", "--help"}
+    page = project.text("docs/reference/cli.md")
+    assert sorted(set(re.findall(r"^\| `(--[a-z][\w-]*)", page, re.MULTILINE)) - existing) == []
+
+
+def test_the_version_is_the_one_being_built(pctx):
+    version = re.search(r"project\(pctx_sandbox VERSION ([\d.]+)", project.text("CMakeLists.txt")).group(1)
+    done = pctx("--version")
+    assert done.returncode == 0 and version in done.stdout
