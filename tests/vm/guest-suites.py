@@ -1,0 +1,95 @@
+"""Runs in the virtual machine, as root: each suite as root and as an ordinary user, and the sum."""
+
+import os
+import shlex
+import subprocess
+import sys
+import time
+import xml.etree.ElementTree as ElementTree
+from pathlib import Path
+
+TREE = Path(__file__).resolve().parents[2]
+SUITES = (["tests/vm/guest"], ["tests/integration", "tests/security"])
+PROFILE = TREE / "packaging/apparmor/pctx-sandbox-guest"
+USERS = ("root", "tester")
+# A suite that hangs must not take the others' results with it.
+SUITE_LIMIT = 600
+PASS_ON = ("PATH", "LANG", "PCTX_SANDBOX_BIN", "PCTX_TEST_SLOW", "PCTX_VM", "PYTHONDONTWRITEBYTECODE")
+
+
+def as_user(user: str, command: list[str]) -> list[str]:
+    """The command in a login session of that user; with systemd that means a session scope and XDG_RUNTIME_DIR."""
+    variables = [f"{name}={os.environ[name]}" for name in PASS_ON if name in os.environ]
+    line = shlex.join(["env", *variables, *command])
+    if user == "root":
+        return ["sh", "-c", line]
+    return ["su", "-l", user, "-c", f"cd {shlex.quote(str(TREE))} && exec {line}"]
+
+
+def run_suite(user: str, paths: list[str]) -> tuple[int, int, int]:
+    name = " ".join(paths)
+    print(f"\n=== {name} as {user}", flush=True)
+    report = Path(f"/tmp/report-{user}.xml")
+    report.unlink(missing_ok=True)
+    pytest = [
+        "python3",
+        "-m",
+        "pytest",
+        "-p",
+        "no:cacheprovider",
+        "-o",
+        "faulthandler_timeout=600",
+        "-q",
+        "-rfE",
+        "--tb=short",
+        # Both, so that tests/conftest.py keeps what is marked for this machine.
+        "-m",
+        "vm or not vm",
+        f"--junitxml={report}",
+        *paths,
+    ]
+    started = time.monotonic()
+    status = subprocess.run(
+        ["timeout", "--kill-after=10", str(SUITE_LIMIT), *as_user(user, pytest)], cwd=TREE
+    ).returncode
+    seconds = time.monotonic() - started
+    if status == 124 or status == 137:
+        print(f"=== {name} as {user}: killed, not finished after {SUITE_LIMIT} s", flush=True)
+    passed = failed = skipped = 0
+    try:
+        cases = list(ElementTree.parse(report).iter("testcase"))
+    except (OSError, ElementTree.ParseError):
+        cases = []
+    for case in cases:
+        reason = case.find("skipped")
+        if case.find("failure") is not None or case.find("error") is not None:
+            failed += 1
+        elif reason is not None:
+            skipped += 1
+            print(f"skipped: as {user}: {case.get('name')}: {reason.get('message')}", flush=True)
+        else:
+            passed += 1
+    # pytest's 5 is "no test collected"; any other failure without a failed test is one of its own.
+    if status not in (0, 5) and failed == 0:
+        failed = 1
+    print(f"=== {name} as {user}: {passed} passed, {failed} failed, {skipped} skipped, {seconds:.0f} s", flush=True)
+    return passed, failed, skipped
+
+
+def main() -> int:
+    passed = failed = skipped = 0
+    # Set-up does this once on a user's machine, as root; the tests of both users rely on it.
+    if PROFILE.exists() and subprocess.run(["apparmor_parser", "--replace", str(PROFILE)]).returncode != 0:
+        print(f"{PROFILE.relative_to(TREE)} does not load", flush=True)
+        failed += 1
+    for paths in SUITES if (TREE / "suites").read_text().strip() == "all" else SUITES[:1]:
+        present = [path for path in paths if list((TREE / path).glob("**/test_*.py"))]
+        for user in USERS if present else ():
+            counts = run_suite(user, present)
+            passed, failed, skipped = passed + counts[0], failed + counts[1], skipped + counts[2]
+    print(f"{passed} passed, {failed} failed, {skipped} skipped", flush=True)
+    return 1 if failed or not passed else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
