@@ -2,16 +2,18 @@
 # The first three commands to try, and what each must do. Ends with an error if one misbehaves.
 set -uo pipefail
 
-cd "$(dirname "${BASH_SOURCE[0]}")/.."
+cd "$(dirname "${BASH_SOURCE[0]}")/.." || exit
 bin=${PCTX_SANDBOX_BIN:-.venv/bin/pctx-sandbox}
 wrong=0
 
 # expect STATUS TEXT ARG...: shows and runs `pctx-sandbox ARG...`; its output must contain TEXT.
 expect() {
-  local status=$1 text=$2 output actual=0
+  local status=$1 text=$2 output word actual=0
   shift 2
   printf '\n$ pctx-sandbox'
-  printf ' %q' "$@"
+  for word in "$@"; do
+    if [[ $word == *[!a-zA-Z0-9_./:=-]* ]]; then printf " '%s'" "$word"; else printf ' %s' "$word"; fi
+  done
   printf '\n'
   output=$("$bin" "$@" 2>&1 </dev/null) || actual=$?
   printf '%s\n(exit status %d)\n' "$output" "$actual"
@@ -33,6 +35,6 @@ echo "What this host can enforce:"
 expect 0 "" doctor
 
 if [[ $wrong -ne 0 ]]; then
-  printf '\nAt least one command misbehaved; `pctx-sandbox doctor` names what this host lacks and how to fix it.\n' >&2
+  printf '\nAt least one command misbehaved; pctx-sandbox doctor names what this host lacks and how to fix it.\n' >&2
 fi
 exit "$wrong"

@@ -28,6 +28,7 @@ command -v debootstrap >/dev/null || { echo "needs debootstrap: scripts/install-
 # shellcheck disable=SC1091
 host_id=$(. /etc/os-release && echo "$ID")
 host_targets() {
+  # shellcheck disable=SC2016
   apt-get indextargets --format '$(ORIGIN) $(REPO_URI) $(RELEASE) $(COMPONENT)' 'Created-By: Packages' |
     awk -v id="$host_id" 'tolower($1) == id { print $2, $3, $4 }' | sort -u
 }
@@ -48,10 +49,10 @@ began=$SECONDS
 say() { printf 'clean root [%4d s] %s\n' $((SECONDS - began)) "$*"; }
 
 say "debootstrap of $suite"
-components=main
-[[ $mirror == *ubuntu* ]] && components=main,universe
+components=main recipe=/usr/share/debootstrap/scripts/sid
+if [[ $mirror == *ubuntu* ]]; then components=main,universe recipe=/usr/share/debootstrap/scripts/gutsy; fi
 debootstrap --variant=minbase --components="$components" --keyring="$keyring" --include=git,make,python3 \
-  "$suite" "$root" "$mirror" >"$work/debootstrap.log" 2>&1 || { tail -n 20 "$work/debootstrap.log" >&2; exit 1; }
+  "$suite" "$root" "$mirror" "$recipe" >"$work/debootstrap.log" 2>&1 || { tail -n 20 "$work/debootstrap.log" >&2; exit 1; }
 
 # How this host reaches the outside is part of the machine, not of what is proved: names, proxies, certificates, pip.
 [[ $suite != "$host_suite" ]] || host_targets | sed 's/^/deb /' >"$root/etc/apt/sources.list"

@@ -148,10 +148,9 @@ for argument in "$@"; do
   esac
 done
 
-# shellcheck disable=SC1091
-os_id=$(. /etc/os-release 2>/dev/null && say "${ID:-unknown}" || say unknown)
-# shellcheck disable=SC1091
-os_version=$(. /etc/os-release 2>/dev/null && say "${VERSION_ID:-}" || true)
+os_field() { sed -n "s/^$1=\"\{0,1\}\([^\"]*\)\"\{0,1\}$/\1/p" /etc/os-release 2>/dev/null || true; }
+os_id=$(os_field ID)
+os_version=$(os_field VERSION_ID)
 manager=
 for candidate in apt-get:apt dnf:dnf pacman:pacman; do
   if command -v "${candidate%%:*}" >/dev/null; then manager=${candidate##*:}; break; fi
@@ -168,7 +167,7 @@ if [[ $mode == print ]]; then
   exit 0
 fi
 if [[ -z $manager ]]; then
-  say "This distribution ($os_id) has none of apt, dnf and pacman. Install the equivalents of these Debian packages:"
+  say "This distribution (${os_id:-unknown}) has none of apt, dnf and pacman. Install the equivalents of these Debian packages:"
   printf '  %s\n' "${list[@]}"
   [[ $mode == check ]] && exit 0  # Nothing here can tell; the build will.
   exit 1

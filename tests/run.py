@@ -7,7 +7,6 @@ SKIP_CAP: a suite that skips its way to green proves nothing.
 import argparse
 import contextlib
 import dataclasses
-import json
 import os
 import pwd
 import re
@@ -78,28 +77,22 @@ def run(command: list[str], *, timeout: float, **options) -> int | None:
         process.wait()
 
 
-def read_gtest(report: Path) -> Tally:
-    tally = Tally()
-    for suite in json.loads(report.read_text())["testsuites"]:
-        for test in suite["testsuite"]:
-            if test.get("failures"):
-                tally.failed += 1
-            elif test["result"] == "SKIPPED":
-                reasons = [part.get("message", "") for part in test.get("skipped", [])] or ["no reason given"]
-                tally.skips.append(f"{suite['name']}.{test['name']}: {' '.join(reasons)}")
-            elif test["result"] == "COMPLETED":
-                tally.passed += 1
-    return tally
+def first_line(message: str | None) -> str:
+    lines = [line for line in (message or "").splitlines() if line.strip() and not re.search(r"\.cc:\d+$", line)]
+    return lines[0] if lines else "no reason given"
 
 
-def read_junit(report: Path) -> Tally:
+def read_report(report: Path) -> Tally:
+    """Sums the XML report that pytest and GoogleTest write in the same form."""
     tally = Tally()
     for case in xml.etree.ElementTree.parse(report).iter("testcase"):
         skipped = case.find("skipped")
+        if case.get("status") == "notrun":  # GoogleTest: filtered out or named DISABLED_
+            continue
         if case.find("failure") is not None or case.find("error") is not None:
             tally.failed += 1
         elif skipped is not None:
-            tally.skips.append(f"{case.get('classname')}.{case.get('name')}: {skipped.get('message')}")
+            tally.skips.append(f"{case.get('classname')}.{case.get('name')}: {first_line(skipped.get('message'))}")
         else:
             tally.passed += 1
     return tally
@@ -108,15 +101,15 @@ def read_junit(report: Path) -> Tally:
 def unit_tests(preset: str) -> Tally:
     program = TREE / "build" / preset / "unit_tests"
     with tempfile.TemporaryDirectory() as folder:
-        report = Path(folder) / "unit.json"
+        report = Path(folder) / "unit.xml"
         env = os.environ | {"UBSAN_OPTIONS": "print_stacktrace=1", "ASAN_OPTIONS": "detect_stack_use_after_return=1"}
-        command = [str(program), "--gtest_brief=1", f"--gtest_output=json:{report}"]
+        command = [str(program), "--gtest_brief=1", f"--gtest_output=xml:{report}"]
         code = run(command, timeout=240, cwd=TREE, env=env)
         if code is None:
             return failure(f"{program.name} ({preset}) did not end within 240 s")
         if not report.exists():
             return failure(f"{program.name} ({preset}) ended with {code} and without a report")
-        tally = read_gtest(report)
+        tally = read_report(report)
     if code != 0 and tally.failed == 0:  # A sanitizer reported after the last test.
         tally.add(failure(f"{program.name} ({preset}) exited with {code} though no test failed"))
     return tally
@@ -143,7 +136,7 @@ def pytest(identity: Identity, *arguments: str, timeout: float) -> Tally:
             return failure(f"pytest found no test in {' '.join(arguments)}")
         if not report.exists():
             return failure(f"pytest {' '.join(arguments)} as {identity.name} ended with {code} and without a report")
-        tally = read_junit(report)
+        tally = read_report(report)
     tally.skips = [f"as {identity.name}: {reason}" for reason in tally.skips]
     if code != 0 and tally.failed == 0:
         tally.add(failure(f"pytest as {identity.name} exited with {code} though no test failed"))

@@ -5,7 +5,7 @@ import re
 
 import project
 
-MARK = re.compile(r"<!--\s*(needs|runs-in|check):\s*(.+?)\s*-->")
+MARK = re.compile(r"<!--\s*(needs|runs-in|check|cwd):\s*(.+?)\s*-->")
 PATTERNS = ("README.md", "SECURITY.md", "CONTRIBUTING.md", "CHANGELOG.md", "docs/*.md", "docs/**/*.md")
 
 

@@ -2,7 +2,8 @@
 
 A block that cannot run here says so in a comment on the line above it: `<!-- needs: fedora -->`, `<!-- needs: root -->`
 or `<!-- runs-in: make test-all -->`. `<!-- check: output -->` compares the output of a console block; `...` in an
-expected line stands for anything, a line `...` for any number of lines.
+expected line stands for anything, a line `...` for any number of lines. `<!-- cwd: tree -->` runs a block in the project's own
+folder instead of an empty one.
 """
 
 import os
@@ -38,11 +39,12 @@ def run_block(block, folder, env):
         lines += [command, "pctx_status=$?", f"printf '\\n{SEPARATOR}%s\\n' $pctx_status", "(exit $pctx_status)"]
     strict = "set -e\n" if block.language == "bash" else ""
     script = folder / ".block.sh"
+    where = project.TREE if block.marks.get("cwd") == "tree" else folder
     script.write_text(strict + "\n".join(lines) + "\n")
     command = ["bash", str(script)]
     done = subprocess.run(
         command,
-        cwd=folder,
+        cwd=where,
         env=env,
         stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE,

@@ -67,3 +67,11 @@ def test_the_version_is_the_one_being_built(pctx):
     version = re.search(r"project\(pctx_sandbox VERSION ([\d.]+)", project.text("CMakeLists.txt")).group(1)
     done = pctx("--version")
     assert done.returncode == 0 and version in done.stdout
+
+
+def test_the_policy_page_names_every_layer_and_key():
+    page = project.text("docs/reference/policy.md")
+    layers = re.findall(r'^\s*\{Layer::\w+, "([\w-]+)"', project.text("src/policy/layer.h"), re.MULTILINE)
+    keys = re.findall(r'field\("([a-z_.]+)"', project.text("src/policy/json.cc"))
+    assert layers and keys
+    assert [name for name in (*layers, *keys) if f"`{name}`" not in page] == []
