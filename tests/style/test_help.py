@@ -75,3 +75,13 @@ def test_the_policy_page_names_every_layer_and_key():
     keys = re.findall(r'field\("([a-z_.]+)"', project.text("src/policy/json.cc"))
     assert layers and keys
     assert [name for name in (*layers, *keys) if f"`{name}`" not in page] == []
+
+
+def test_the_report_page_names_every_key(pctx, tmp_path):
+    done = pctx("run", "--json", "--mnt", tmp_path, "--changed", "--", "true")
+    page = project.text("docs/reference/report.md")
+    report = done.json()
+    names = [*report, *report["outcome"], *report["receipt"], *report["receipt"]["usage"], *report["changed"]]
+    assert [
+        name for name in names if not re.search(rf"`(\w+\.)?{name}`", page) and name not in ("outcome", "receipt")
+    ] == []
