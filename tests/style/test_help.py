@@ -58,7 +58,7 @@ def test_the_reference_page_names_every_verb_and_option(verbs):
 
 
 def test_the_reference_page_names_no_option_that_does_not_exist(verbs):
-    existing = {name for text in verbs.values() for name in options_in(text)} | {"--version", "--help"}
+    existing = {name for text in verbs.values() for name in options_in(text)} | {"--version", "--help", "--help-all"}
     page = project.text("docs/reference/cli.md")
     assert sorted(set(re.findall(r"^\| `(--[a-z][\w-]*)", page, re.MULTILINE)) - existing) == []
 
