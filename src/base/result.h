@@ -12,9 +12,11 @@ namespace pctx {
 
 // What the caller may do about it; the command line turns each into an exit code.
 enum class ErrorKind {
-  usage,        // the input is wrong; nothing was tried
-  unavailable,  // this host cannot do what is asked; `hint` names the fix
-  os,           // a system call failed where it should not have
+  usage,         // the input is wrong; nothing was tried
+  unavailable,   // this host cannot do what is asked; `hint` names the fix
+  os,            // a system call failed where it should not have
+  not_found,     // the command is not in the box
+  not_runnable,  // the command is there and cannot be run
 };
 
 struct Error {

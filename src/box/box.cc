@@ -1,0 +1,336 @@
+#include "box/box.h"
+
+#include <fcntl.h>
+#include <poll.h>
+#include <sys/resource.h>
+#include <sys/signalfd.h>
+#include <sys/socket.h>
+#include <sys/wait.h>
+
+#include <csignal>
+#include <cstring>
+
+#include <fmt/format.h>
+
+#include "box/cgroup.h"
+#include "box/janitor.h"
+#include "box/pty.h"
+#include "box/stream.h"
+#include "box/watchdog.h"
+#include "sys/files.h"
+#include "sys/kernel_abi.h"
+
+namespace pctx {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+constexpr std::array kForwarded{SIGINT, SIGTERM, SIGHUP, SIGQUIT, SIGUSR1, SIGUSR2};
+
+// Signals become readable events for the time of the run; what they did before is put back.
+class SignalEvents {
+ public:
+  SignalEvents() {
+    sigset_t wanted;
+    ::sigemptyset(&wanted);
+    for (int signal : kForwarded) ::sigaddset(&wanted, signal);
+    ::sigaddset(&wanted, SIGWINCH);
+    ::sigprocmask(SIG_BLOCK, &wanted, &before_);
+    ignored_pipe_ = ::signal(SIGPIPE, SIG_IGN);
+    fd_ = Fd{::signalfd(-1, &wanted, SFD_CLOEXEC | SFD_NONBLOCK)};
+  }
+  ~SignalEvents() {
+    ::sigprocmask(SIG_SETMASK, &before_, nullptr);
+    ::signal(SIGPIPE, ignored_pipe_);
+  }
+  SignalEvents(const SignalEvents&) = delete;
+  SignalEvents& operator=(const SignalEvents&) = delete;
+
+  int fd() const { return fd_.get(); }
+  int next() const {
+    signalfd_siginfo info{};
+    return ::read(fd_.get(), &info, sizeof info) == sizeof info ? static_cast<int>(info.ssi_signo) : 0;
+  }
+
+ private:
+  sigset_t before_{};
+  sighandler_t ignored_pipe_ = SIG_DFL;
+  Fd fd_;
+};
+
+struct Pipe {
+  Fd read_end, write_end;
+};
+
+Result<Pipe> make_pipe() {
+  int ends[2];
+  if (::pipe2(ends, O_CLOEXEC) != 0) return os_error("cannot make a pipe");
+  return Pipe{Fd{ends[0]}, Fd{ends[1]}};
+}
+
+class Supervisor {
+ public:
+  Supervisor(const Plan& plan, const Command& command, const RunOptions& options)
+      : plan_(plan), command_(command), options_(options), budget_{plan.policy.limits.output, false} {}
+  ~Supervisor() { kill_box(); }
+  Supervisor(const Supervisor&) = delete;
+  Supervisor& operator=(const Supervisor&) = delete;
+
+  Result<void> start();
+  Result<void> supervise();
+  Result<Ending> finish();
+
+ private:
+  void kill_box();
+  void on_status();
+  void on_signal();
+  void check_limits();
+  int wait_budget() const;
+
+  const Plan& plan_;
+  const Command& command_;
+  const RunOptions& options_;
+  const SignalEvents signals_;
+  OutputBudget budget_;
+  BoxCgroup cgroup_;
+  Janitor janitor_;
+  Spawned box_;
+  Fd memory_event_, proc_, scratch_, master_;
+  RawTerminal raw_;
+  Stream in_, out_, err_;
+  DenialLog denials_;
+  std::optional<FolderSnapshot> before_;
+  Fd mnt_;
+  Clock::time_point started_, next_check_;
+  bool running_ = false;
+  bool ended_ = false;  // init told us how the guest ended
+  bool interrupted_ = false;
+  std::optional<Error> failure_;
+  Verdict verdict_;
+  rusage usage_{};
+};
+
+Result<void> Supervisor::start() {
+  Pipe in = PCTX_TRY(make_pipe()), out = PCTX_TRY(make_pipe()), err = PCTX_TRY(make_pipe());
+  if (plan_.terminal) raw_ = PCTX_TRY(RawTerminal::enter(STDIN_FILENO));
+  if (options_.report_changes && plan_.policy.mnt) {
+    mnt_ = PCTX_TRY(sys::open_at(AT_FDCWD, *plan_.policy.mnt, O_PATH | O_DIRECTORY));
+    before_ = PCTX_TRY(take_snapshot(mnt_.get(), {}));
+    await_clock_tick(*before_);
+  }
+  const std::string name = fmt::format("{}{}-{:x}", kCgroupPrefix, ::getpid(), Clock::now().time_since_epoch().count());
+  const bool into_cgroup = plan_.cgroup.version == CgroupVersion::v2;
+  if (into_cgroup) cgroup_ = PCTX_TRY(BoxCgroup::make(plan_, name));
+  started_ = Clock::now();
+  next_check_ = started_;
+  box_ = PCTX_TRY(spawn(plan_, command_, {in.read_end.get(), out.write_end.get(), err.write_end.get()}, cgroup_.directory()));
+  running_ = true;
+  // v1 directories are made while the box builds its root: it joins them just before it starts the guest.
+  if (plan_.cgroup.version == CgroupVersion::v1) cgroup_ = PCTX_TRY(BoxCgroup::make(plan_, name));
+  const std::vector<Fd> tasks = PCTX_TRY(cgroup_.open_tasks());
+  std::vector<int> numbers;
+  for (const Fd& fd : tasks) numbers.push_back(fd.get());
+  PCTX_TRY(admit(box_, numbers));
+  memory_event_ = cgroup_.watch_memory();
+  janitor_ = Janitor::start(cgroup_);
+  if (plan_.terminal) return {};  // the streams are the pty's, which comes with Message::terminal
+  const auto sink = [&](int fd) { return options_.capture ? -1 : fd; };
+  in_ = Stream::input(STDIN_FILENO, std::move(in.write_end));
+  out_ = Stream::output(std::move(out.read_end), sink(STDOUT_FILENO), &budget_,
+                        !options_.capture && ::isatty(STDOUT_FILENO) == 1);
+  err_ = Stream::output(std::move(err.read_end), sink(STDERR_FILENO), &budget_,
+                        !options_.capture && ::isatty(STDERR_FILENO) == 1);
+  return {};
+}
+
+void Supervisor::kill_box() {
+  if (!running_) return;
+  (void)abi::pidfd_send_signal(box_.pidfd.get(), SIGKILL);
+  running_ = false;
+  while (::wait4(box_.pid, nullptr, __WALL, &usage_) < 0 && errno == EINTR) {
+  }
+}
+
+void Supervisor::on_status() {
+  StatusFrame frame{};
+  iovec data{&frame, sizeof frame};
+  alignas(cmsghdr) std::array<char, CMSG_SPACE(4 * sizeof(int))> control{};
+  msghdr message{};
+  message.msg_iov = &data;
+  message.msg_iovlen = 1;
+  message.msg_control = control.data();
+  message.msg_controllen = control.size();
+  const ssize_t got = ::recvmsg(box_.status.get(), &message, MSG_CMSG_CLOEXEC | MSG_DONTWAIT);
+  if (got < 0 && (errno == EAGAIN || errno == EINTR)) return;
+  if (got != sizeof frame) {
+    box_.status.reset();
+    return;
+  }
+  std::array<Fd, 4> fds;
+  if (const cmsghdr* header = CMSG_FIRSTHDR(&message); header != nullptr && header->cmsg_type == SCM_RIGHTS)
+    for (std::size_t i = 0; i < (header->cmsg_len - CMSG_LEN(0)) / sizeof(int) && i < fds.size(); ++i) {
+      int fd = -1;
+      std::memcpy(&fd, CMSG_DATA(header) + i * sizeof(int), sizeof fd);
+      fds[i] = Fd{fd};
+    }
+  switch (frame.kind) {
+    case Message::failure:
+      if (!failure_) failure_ = describe_failure(frame, plan_, command_);
+      break;
+    case Message::ended:
+      ended_ = true;
+      verdict_.wait_status = frame.value;
+      break;
+    case Message::listener: denials_.listen(std::move(fds[0]), plan_.policy.seccomp.has_value()); break;
+    case Message::probes:
+      proc_ = std::move(fds[0]);
+      scratch_ = std::move(fds[1]);
+      break;
+    case Message::terminal:
+      master_ = std::move(fds[0]);
+      copy_window_size(STDIN_FILENO, master_.get());
+      in_ = Stream::input(STDIN_FILENO, Fd{::fcntl(master_.get(), F_DUPFD_CLOEXEC, 3)});
+      out_ = Stream::output(Fd{::fcntl(master_.get(), F_DUPFD_CLOEXEC, 3)}, STDOUT_FILENO, &budget_, false);
+      break;
+    default: break;
+  }
+}
+
+void Supervisor::on_signal() {
+  while (const int signal = signals_.next()) {
+    if (signal == SIGWINCH) {
+      if (master_) copy_window_size(STDIN_FILENO, master_.get());
+      continue;
+    }
+    // A guest that shrugs off the first Ctrl-C does not get to keep the terminal.
+    if (signal == SIGINT && std::exchange(interrupted_, true)) (void)abi::pidfd_send_signal(box_.pidfd.get(), SIGKILL);
+    if (box_.status) (void)send_frame(box_.status.get(), {Message::signal, Step::handshake, 0, 0, signal});
+  }
+}
+
+void Supervisor::check_limits() {
+  const auto now = Clock::now();
+  const Limits& limits = plan_.policy.limits;
+  bool over = budget_.exceeded;
+  verdict_.output_over = budget_.exceeded;
+  if (limits.timeout.count() > 0 && now - started_ >= limits.timeout) verdict_.timed_out = over = true;
+  if (plan_.watchdog.any() && proc_ && now >= next_check_) {
+    next_check_ = now + kWatchInterval;
+    const TreeUsage tree = measure_tree(proc_.get(), scratch_.get(), limits.memory);
+    if (plan_.watchdog.memory && tree.memory > limits.memory) verdict_.memory_over = over = true;
+    if (plan_.watchdog.pids && tree.processes > limits.pids) verdict_.pids_over = over = true;
+    Millis cpu = tree.cpu;
+    if (const auto counted = cgroup_.usage().cpu_microseconds) cpu = Millis{static_cast<Millis::rep>(*counted / 1000)};
+    if (limits.cpu_time && cpu >= *limits.cpu_time) verdict_.cpu_time_over = over = true;
+  }
+  if (over) (void)abi::pidfd_send_signal(box_.pidfd.get(), SIGKILL);
+}
+
+// Milliseconds until something must be looked at without an event.
+int Supervisor::wait_budget() const {
+  const auto now = Clock::now();
+  auto until = now + std::chrono::hours{1};
+  if (plan_.policy.limits.timeout.count() > 0) until = std::min(until, started_ + plan_.policy.limits.timeout);
+  if (plan_.watchdog.any()) until = std::min(until, std::max(next_check_, now + Millis{1}));
+  if (denials_.poll_fd(now) < 0) until = std::min(until, now + Millis{1});
+  const auto left = std::chrono::ceil<Millis>(until - now).count();
+  return static_cast<int>(std::clamp<std::int64_t>(left, 0, 3'600'000));
+}
+
+Result<void> Supervisor::supervise() {
+  enum Slot { pidfd, status, signal, memory, denial, in_read, in_write, out_read, out_write, err_read, err_write, slots };
+  for (;;) {
+    std::array<pollfd, slots> fds{};
+    const auto watch = [&](Slot slot, int fd, short events) { fds[slot] = {fd, events, 0}; };
+    watch(pidfd, box_.pidfd.get(), POLLIN);
+    watch(status, box_.status.get(), POLLIN);
+    watch(signal, signals_.fd(), POLLIN);
+    watch(memory, memory_event_.get(), POLLIN);
+    watch(denial, denials_.poll_fd(Clock::now()), POLLIN);
+    watch(in_read, in_.read_fd(), POLLIN);
+    watch(in_write, in_.write_fd(), POLLOUT);
+    watch(out_read, out_.read_fd(), POLLIN);
+    watch(out_write, out_.write_fd(), POLLOUT);
+    watch(err_read, err_.read_fd(), POLLIN);
+    watch(err_write, err_.write_fd(), POLLOUT);
+    if (::poll(fds.data(), fds.size(), wait_budget()) < 0 && errno != EINTR) return os_error("cannot wait for the box");
+    const auto ready = [&](Slot slot) { return fds[slot].revents != 0; };
+    if (ready(status)) on_status();
+    if (ready(signal)) on_signal();
+    if (ready(memory)) {
+      verdict_.memory_over = true;
+      (void)abi::pidfd_send_signal(box_.pidfd.get(), SIGKILL);
+    }
+    if (ready(denial)) denials_.serve(Clock::now());
+    if (ready(in_read)) in_.on_readable();
+    if (ready(in_write)) in_.on_writable();
+    if (ready(out_read)) out_.on_readable();
+    if (ready(out_write)) out_.on_writable();
+    if (ready(err_read)) err_.on_readable();
+    if (ready(err_write)) err_.on_writable();
+    // Not the end of its output: a grandchild may hold a pipe open for ever. Once init is gone, everything is.
+    if (ready(pidfd)) break;
+    check_limits();
+  }
+  while (box_.status && !ended_) {
+    pollfd rest{box_.status.get(), POLLIN, 0};
+    if (::poll(&rest, 1, 0) <= 0) break;
+    on_status();
+  }
+  return {};
+}
+
+Result<Ending> Supervisor::finish() {
+  Ending ending;
+  running_ = false;
+  int init_status = 0;
+  while (::wait4(box_.pid, &init_status, __WALL, &usage_) < 0 && errno == EINTR) {
+  }
+  ending.receipt.usage.wall = std::chrono::round<Millis>(Clock::now() - started_);
+  const bool over = budget_.exceeded;
+  out_.drain();
+  err_.drain();
+  if (budget_.exceeded && !over) verdict_.output_over = true;
+  raw_.leave();
+  const CgroupUsage cgroup = cgroup_.usage();
+  auto removed = cgroup_.remove();
+  janitor_.dismiss();
+  if (!removed) return std::move(removed).error();
+  if (failure_) return *std::move(failure_);
+  // Killed from outside, or by the kernel for memory: init had no time to tell.
+  if (!ended_) verdict_.wait_status = SIGKILL;
+  if (cgroup.oom_kills > 0) verdict_.memory_over = true;
+  verdict_.seccomp_kills = plan_.layer(Layer::seccomp).on;
+  ending.outcome = judge(verdict_, plan_.policy.limits);
+  Receipt& receipt = ending.receipt;
+  receipt.layers = plan_.layers;
+  receipt.limits = plan_.bindings;
+  receipt.truncated = budget_.exceeded;
+  receipt.denials = denials_.denials();
+  receipt.denials_recorded = plan_.listener;
+  Usage& usage = receipt.usage;
+  const auto millis = [](const timeval& time) { return Millis{time.tv_sec * 1000 + time.tv_usec / 1000}; };
+  // init reaped every process of the box, the kernel the rest: its rusage is the tree's.
+  usage.cpu = cgroup.cpu_microseconds ? Millis{static_cast<Millis::rep>(*cgroup.cpu_microseconds / 1000)}
+                                      : millis(usage_.ru_utime) + millis(usage_.ru_stime);
+  usage.peak_memory = cgroup.peak_memory;
+  if (!usage.peak_memory) usage.peak_memory = static_cast<std::uint64_t>(usage_.ru_maxrss) * 1024;
+  usage.stdout_bytes = out_.bytes();
+  usage.stderr_bytes = err_.bytes();
+  ending.captured_stdout = out_.captured();
+  ending.captured_stderr = err_.captured();
+  if (before_) ending.changes = diff(*before_, PCTX_TRY(take_snapshot(mnt_.get(), {})));
+  return ending;
+}
+
+}  // namespace
+
+Result<Ending> run_box(const Plan& plan, const Command& command, const RunOptions& options) {
+  sweep_cgroups(plan.cgroup);
+  Supervisor supervisor{plan, command, options};
+  PCTX_TRY(supervisor.start());
+  PCTX_TRY(supervisor.supervise());
+  return supervisor.finish();
+}
+
+}  // namespace pctx

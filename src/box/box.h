@@ -1,0 +1,19 @@
+// One Box's life: made from a Plan, supervised by a single-threaded loop, ended with an Outcome, cleaned up after.
+#pragma once
+
+#include "base/result.h"
+#include "box/receipt.h"
+#include "launch/spawn.h"
+#include "plan/plan.h"
+
+namespace pctx {
+
+struct RunOptions {
+  bool capture = false;          // keep stdout and stderr in the Ending instead of passing them on
+  bool report_changes = false;   // list what changed under /mnt
+};
+
+// Runs to the end. Uses the process's standard streams, and handles its signals meanwhile: forwards them to the guest.
+Result<Ending> run_box(const Plan& plan, const Command& command, const RunOptions& options);
+
+}  // namespace pctx

@@ -1,0 +1,59 @@
+// The cgroup of one box: made before it, read while it lives, removed after it. Everything is by directory descriptor;
+// the box's directory is locked for as long as somebody is responsible for it, which is how a later run tells a leftover
+// from a live one.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "base/fd.h"
+#include "base/result.h"
+#include "plan/plan.h"
+
+namespace pctx {
+
+struct CgroupUsage {
+  std::optional<std::uint64_t> peak_memory;
+  std::optional<std::uint64_t> cpu_microseconds;
+  std::uint64_t oom_kills = 0;
+};
+
+class BoxCgroup {
+ public:
+  // Makes the directories and writes the limits. `name` is unique on this host.
+  static Result<BoxCgroup> make(const Plan& plan, const std::string& name);
+
+  BoxCgroup() = default;
+  BoxCgroup(BoxCgroup&&) = default;
+  BoxCgroup& operator=(BoxCgroup&&) = default;
+  ~BoxCgroup();  // kills and removes, if remove() was not called
+
+  bool active() const { return !parts_.empty(); }
+  std::vector<int> descriptors() const;
+  int directory() const;                      // v2: for CLONE_INTO_CGROUP; else -1
+  Result<std::vector<Fd>> open_tasks() const;  // v1: what the box joins by
+  // v1: readable when the box runs out of memory (v2 kills the whole group by itself).
+  Fd watch_memory() const;
+  CgroupUsage usage() const;
+  void kill() const;
+  // Waits until the kernel has let go of the last process, then removes. Bounded.
+  Result<void> remove();
+
+ private:
+  struct Part {
+    std::string parent, name, controller;
+    Fd directory;
+  };
+  const Part* part(std::string_view controller) const;
+  CgroupVersion version_ = CgroupVersion::none;
+  std::vector<Part> parts_;
+};
+
+// Removes what runs that were killed together with their janitors have left, under a lock; live boxes are left alone.
+void sweep_cgroups(const CgroupHost& host);
+
+inline constexpr std::string_view kCgroupPrefix = "pctx-box-";
+
+}  // namespace pctx

@@ -1,0 +1,70 @@
+#include "box/outcome.h"
+
+#include <sys/wait.h>
+
+#include <csignal>
+#include <cstring>
+
+#include <fmt/format.h>
+
+namespace pctx {
+
+int Outcome::exit_status() const {
+  switch (kind) {
+    case OutcomeKind::exited: return exit_code;
+    case OutcomeKind::signaled:
+    case OutcomeKind::denied: return 128 + signal;
+    case OutcomeKind::timed_out: return 124;
+    case OutcomeKind::out_of_memory: return 128 + SIGKILL;
+    case OutcomeKind::output_limit: return 128 + SIGXFSZ;
+  }
+  return 125;
+}
+
+const char* name(OutcomeKind kind) {
+  switch (kind) {
+    case OutcomeKind::exited: return "exited";
+    case OutcomeKind::signaled: return "signaled";
+    case OutcomeKind::timed_out: return "timed_out";
+    case OutcomeKind::out_of_memory: return "out_of_memory";
+    case OutcomeKind::output_limit: return "output_limit";
+    case OutcomeKind::denied: return "denied";
+  }
+  return "unknown";
+}
+
+Outcome judge(const Verdict& verdict, const Limits& limits) {
+  const int status = verdict.wait_status;
+  const auto stopped = [](OutcomeKind kind, std::string limit, std::string sentence) {
+    return Outcome{kind, 0, SIGKILL, std::move(limit), std::move(sentence)};
+  };
+  // A guest that ended by itself before our kill arrived has ended by itself.
+  const bool killed = WIFSIGNALED(status) && WTERMSIG(status) == SIGKILL;
+  if (verdict.memory_over && (killed || !WIFEXITED(status)))
+    return stopped(OutcomeKind::out_of_memory, "memory",
+                   fmt::format("out of memory: limit {} (--memory)", format_size(limits.memory)));
+  if (killed && verdict.timed_out)
+    return stopped(OutcomeKind::timed_out, "timeout",
+                   fmt::format("timed out: limit {} (--timeout)", format_duration(limits.timeout)));
+  if ((killed && verdict.cpu_time_over) || (WIFSIGNALED(status) && WTERMSIG(status) == SIGXCPU && limits.cpu_time))
+    return stopped(OutcomeKind::timed_out, "cpu-time",
+                   fmt::format("CPU time used up: limit {} (--cpu-time)",
+                               format_duration(limits.cpu_time.value_or(Millis{0}))));
+  if (verdict.output_over)
+    return stopped(OutcomeKind::output_limit, "output",
+                   fmt::format("too much output: limit {} (--output)", format_size(limits.output)));
+  if (killed && verdict.pids_over)
+    return Outcome{OutcomeKind::signaled, 0, SIGKILL, "pids",
+                   fmt::format("too many processes: limit {} (--pids)", limits.pids)};
+  if (WIFSIGNALED(status)) {
+    const int signal = WTERMSIG(status);
+    const char* text = ::sigabbrev_np(signal);
+    if (signal == SIGSYS && verdict.seccomp_kills)
+      return {OutcomeKind::denied, 0, signal, "", "killed by the system call filter (a foreign or 32-bit call)"};
+    return {OutcomeKind::signaled, 0, signal, "",
+            fmt::format("the guest was ended by signal {} (SIG{})", signal, text != nullptr ? text : "?")};
+  }
+  return {OutcomeKind::exited, WEXITSTATUS(status), 0, "", ""};
+}
+
+}  // namespace pctx

@@ -1,0 +1,38 @@
+// How the guest ended. Never mixed with Error, which is how *we* failed.
+#pragma once
+
+#include <string>
+
+#include "policy/policy.h"
+
+namespace pctx {
+
+enum class OutcomeKind { exited, signaled, timed_out, out_of_memory, output_limit, denied };
+
+struct Outcome {
+  OutcomeKind kind = OutcomeKind::exited;
+  int exit_code = 0;     // exited
+  int signal = 0;        // signaled, denied
+  std::string limit;     // the option whose limit ended it, without dashes: "memory", "timeout", "cpu-time", …
+  std::string sentence;  // for people, empty when the guest simply exited
+
+  // What `pctx-sandbox run` exits with: as a shell, and 124 for time as timeout(1) does.
+  int exit_status() const;
+};
+
+const char* name(OutcomeKind kind);
+
+struct Verdict {
+  int wait_status = 0;         // of the guest's main process
+  bool timed_out = false;      // we killed it
+  bool cpu_time_over = false;  // we killed it
+  bool output_over = false;    // we killed it
+  bool memory_over = false;    // we or the kernel killed something of it for memory
+  bool pids_over = false;      // we killed it
+  bool seccomp_kills = false;  // a SIGSYS can only come from the filter
+};
+
+// Pure: what was seen, to what it means.
+Outcome judge(const Verdict& verdict, const Limits& limits);
+
+}  // namespace pctx

@@ -1,0 +1,82 @@
+#include "box/receipt.h"
+
+#include <nlohmann/json.hpp>
+
+#include "box/terminal.h"
+
+namespace pctx {
+namespace {
+
+using Json = nlohmann::ordered_json;
+
+Json paths(const std::vector<std::string>& raw) {
+  Json list = Json::array();
+  for (const std::string& path : raw) list.push_back(printable_path(path));
+  return list;
+}
+
+Json outcome_json(const Outcome& outcome) {
+  Json json{{"kind", name(outcome.kind)}};
+  json["exit_code"] = outcome.kind == OutcomeKind::exited ? Json(outcome.exit_code) : Json();
+  json["signal"] = outcome.kind == OutcomeKind::exited ? Json() : Json(outcome.signal);
+  json["limit"] = outcome.limit.empty() ? Json() : Json(outcome.limit);
+  json["message"] = outcome.sentence.empty() ? Json() : Json(outcome.sentence);
+  return json;
+}
+
+Json receipt_json(const Receipt& receipt) {
+  Json json;
+  for (const LayerInfo& entry : kLayers) {
+    const LayerState& state = receipt.layers[index(entry.layer)];
+    json["layers"][std::string{entry.name}] = {{"on", state.on}, {"detail", state.detail}};
+  }
+  for (const LimitBinding& limit : receipt.limits) json["limits"][limit.limit] = {{"value", limit.value}, {"by", limit.by}};
+  const Usage& usage = receipt.usage;
+  json["usage"] = {{"wall_ms", usage.wall.count()},
+                   {"cpu_ms", usage.cpu.count()},
+                   {"peak_memory_bytes", usage.peak_memory ? Json(*usage.peak_memory) : Json()},
+                   {"stdout_bytes", usage.stdout_bytes},
+                   {"stderr_bytes", usage.stderr_bytes}};
+  json["truncated"] = receipt.truncated;
+  json["denials"] = Json::array();
+  for (const Denial& denial : receipt.denials)
+    json["denials"].push_back({{"syscall", denial.syscall},
+                               {"detail", denial.detail},
+                               {"answer", denial.answer},
+                               {"count", denial.count}});
+  json["denials_recorded"] = receipt.denials_recorded;
+  return json;
+}
+
+Json changes_json(const FolderChanges& changes) {
+  Json json{{"created", paths(changes.created)}, {"modified", paths(changes.modified)}, {"deleted", paths(changes.deleted)}};
+  json["skipped"] = Json::array();
+  for (const SkippedPath& skipped : changes.skipped)
+    json["skipped"].push_back({{"path", printable_path(skipped.path)}, {"reason", skipped.reason}});
+  json["truncated"] = changes.truncated ? Json(changes.truncated_reason) : Json(false);
+  return json;
+}
+
+}  // namespace
+
+std::string report_json(const Ending& ending, bool captured) {
+  Json json;
+  json["outcome"] = outcome_json(ending.outcome);
+  json["exit_status"] = ending.outcome.exit_status();
+  if (captured) {
+    json["stdout"] = ending.captured_stdout;
+    json["stderr"] = ending.captured_stderr;
+  }
+  json["receipt"] = receipt_json(ending.receipt);
+  if (ending.changes) json["changed"] = changes_json(*ending.changes);
+  // The guest's bytes need not be UTF-8.
+  return json.dump(2, ' ', false, Json::error_handler_t::replace);
+}
+
+std::string error_json(const Error& error) {
+  const char* kind = error.kind == ErrorKind::usage ? "usage" : error.kind == ErrorKind::unavailable ? "unavailable" : "os";
+  const Json json{{"error", {{"kind", kind}, {"message", error.what}, {"hint", error.hint}}}};
+  return json.dump(2, ' ', false, Json::error_handler_t::replace);
+}
+
+}  // namespace pctx

@@ -1,0 +1,45 @@
+// Receipt: what was really enforced for this run, and what it used. With the Outcome it makes the report.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "base/units.h"
+#include "box/collect.h"
+#include "box/denials.h"
+#include "box/outcome.h"
+#include "plan/plan.h"
+
+namespace pctx {
+
+struct Usage {
+  Millis wall{0};
+  Millis cpu{0};
+  std::optional<std::uint64_t> peak_memory;
+  std::uint64_t stdout_bytes = 0;
+  std::uint64_t stderr_bytes = 0;
+};
+
+struct Receipt {
+  std::array<LayerState, kLayers.size()> layers;
+  std::vector<LimitBinding> limits;
+  Usage usage;
+  bool truncated = false;  // output beyond the limit was cut off
+  std::vector<Denial> denials;
+  bool denials_recorded = true;
+};
+
+struct Ending {
+  Outcome outcome;
+  Receipt receipt;
+  std::string captured_stdout, captured_stderr;  // only when asked for
+  std::optional<FolderChanges> changes;
+};
+
+// The JSON of --report and --json; `captured` adds stdout and stderr.
+std::string report_json(const Ending& ending, bool captured);
+std::string error_json(const Error& error);
+
+}  // namespace pctx

@@ -1,0 +1,56 @@
+// One direction of the guest's standard streams: bytes from a descriptor to a descriptor or into memory, bounded, never
+// blocking the supervisor.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+
+#include "base/fd.h"
+#include "box/terminal.h"
+
+namespace pctx {
+
+// The bytes that stdout and stderr may still take together.
+struct OutputBudget {
+  std::uint64_t left = 0;
+  bool exceeded = false;
+};
+
+class Stream {
+ public:
+  Stream() = default;
+  // From the guest to the caller's `sink` (borrowed), or, with -1, into memory. `clean`: the sink is a terminal.
+  static Stream output(Fd source, int sink, OutputBudget* budget, bool clean);
+  // From the caller's `source` (borrowed) to the guest.
+  static Stream input(int source, Fd sink);
+
+  // What to wait for, for poll(): -1 where there is nothing.
+  int read_fd() const;
+  int write_fd() const;
+  void on_readable();
+  void on_writable();
+  bool finished() const { return !open_ && pending_.empty(); }
+  // After the guest is dead: takes what is left in the pipe, and writes all of it, waiting if it must.
+  void drain();
+
+  std::uint64_t bytes() const { return bytes_; }
+  const std::string& captured() const { return captured_; }
+
+ private:
+  void take(std::string_view bytes);
+  void end();
+
+  Fd own_;              // the box's end
+  int source_ = -1;
+  int sink_ = -1;
+  bool open_ = false;   // the source may still give something
+  bool to_guest_ = false;
+  bool sink_broken_ = false;
+  OutputBudget* budget_ = nullptr;
+  std::optional<TerminalFilter> filter_;
+  std::string pending_, captured_;
+  std::uint64_t bytes_ = 0;
+};
+
+}  // namespace pctx

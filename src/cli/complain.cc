@@ -1,0 +1,18 @@
+#include <cstdio>
+
+#include <fmt/format.h>
+
+#include "cli/verbs.h"
+
+namespace pctx::cli {
+
+int complain(const Error& error) {
+  fmt::print(stderr, "pctx-sandbox: {}\n", error.sentence());
+  switch (error.kind) {
+    case ErrorKind::not_found: return 127;
+    case ErrorKind::not_runnable: return 126;
+    default: return kFailed;
+  }
+}
+
+}  // namespace pctx::cli

@@ -1,0 +1,57 @@
+#include <fcntl.h>
+#include <unistd.h>
+
+#include <cstdio>
+
+#include <fmt/format.h>
+
+#include "cli/verbs.h"
+
+namespace {
+
+using namespace pctx::cli;
+
+// Everything before the first "--" is ours to read, everything behind it is the guest's.
+Words split_words(int argc, char** argv) {
+  Words words;
+  for (int i = 1; i < argc; ++i) {
+    if (!words.literal && std::string_view{argv[i]} == "--")
+      words.literal = true;
+    else
+      (words.literal ? words.command : words.options).emplace_back(argv[i]);
+  }
+  return words;
+}
+
+// A caller that closed its standard streams would make us open the box's pipes as 0, 1 or 2.
+void open_standard_streams() {
+  for (int fd = 0; fd < 3; ++fd)
+    if (::fcntl(fd, F_GETFD) < 0) (void)::open("/dev/null", O_RDWR);
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  open_standard_streams();
+  Words words = split_words(argc, argv);
+  CLI::App app{"Runs code that nobody has read, in a box that has never run anything else.", "pctx-sandbox"};
+  app.set_version_flag("--version", PCTX_VERSION, "Print the version");
+  app.require_subcommand(1);
+  app.set_help_all_flag("--help-all", "Print the help of every verb");
+  int status = 0;
+  add_run(app, words, status);
+  add_explain(app, words, status);
+  add_doctor(app, status);
+  add_setup(app, status);
+  add_completions(app, status);
+  app.add_subcommand("help", "Print this help")->callback([&] { fmt::print("{}", app.help()); });
+  try {
+    std::vector<std::string> reversed(words.options.rbegin(), words.options.rend());
+    app.parse(reversed);
+  } catch (const CLI::ParseError& error) {
+    if (error.get_exit_code() == 0) return app.exit(error);
+    fmt::print(stderr, "pctx-sandbox: {}\nhint: see 'pctx-sandbox help' and 'pctx-sandbox VERB --help'\n", error.what());
+    return kFailed;
+  }
+  return status;
+}

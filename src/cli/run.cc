@@ -1,0 +1,80 @@
+#include <fcntl.h>
+
+#include <cstdio>
+
+#include <fmt/format.h>
+
+#include "box/box.h"
+#include "box/terminal.h"
+#include "cli/options.h"
+#include "cli/verbs.h"
+#include "sys/files.h"
+
+namespace pctx::cli {
+namespace {
+
+void say(const std::string& line) { fmt::print(stderr, "pctx-sandbox: {}\n", line); }
+
+void list_changes(const FolderChanges& changes) {
+  const auto show = [](const char* what, const std::vector<std::string>& paths) {
+    for (const std::string& path : paths) fmt::print(stderr, "{:<9}{}\n", what, printable_path(path));
+  };
+  show("created", changes.created);
+  show("modified", changes.modified);
+  show("deleted", changes.deleted);
+  for (const SkippedPath& skipped : changes.skipped)
+    fmt::print(stderr, "{:<9}{} ({})\n", "skipped", printable_path(skipped.path), skipped.reason);
+  if (changes.truncated) say("the list of changes is not complete: " + changes.truncated_reason);
+}
+
+Result<int> run(const RunArguments& arguments) {
+  if (arguments.print_policy) {
+    const Policy policy = PCTX_TRY(to_policy(arguments));
+    PCTX_TRY(validate(policy));
+    fmt::print("{}\n", policy_to_json(policy));
+    return 0;
+  }
+  const Prepared prepared = PCTX_TRY(prepare(arguments));
+  if (arguments.tty && arguments.json) return usage_error("--tty and --json cannot be used together");
+  if (arguments.changed && !prepared.policy.mnt)
+    return usage_error("--changed lists what changed under /mnt, and there is no --mnt");
+  // Opened before the run: a bad path is an error now, and the guest cannot swap the file for a link meanwhile.
+  Fd report;
+  if (arguments.report)
+    report = PCTX_TRY(sys::open_at(AT_FDCWD, *arguments.report, O_WRONLY | O_CREAT | O_TRUNC | O_NOCTTY, 0644));
+  if (!arguments.quiet)
+    for (const std::string& notice : prepared.plan.notices) say(notice);
+  const Ending ending = PCTX_TRY(run_box(prepared.plan, prepared.command,
+                                         {.capture = arguments.json, .report_changes = arguments.changed}));
+  if (!ending.outcome.limit.empty() || ending.outcome.kind == OutcomeKind::denied) say(ending.outcome.sentence);
+  if (ending.changes && !arguments.json) list_changes(*ending.changes);
+  if (report) PCTX_TRY(sys::write_all(report.get(), report_json(ending, false) + "\n"));
+  if (arguments.json) PCTX_TRY(sys::write_all(STDOUT_FILENO, report_json(ending, true) + "\n"));
+  return ending.outcome.exit_status();
+}
+
+}  // namespace
+
+void add_run(CLI::App& app, const Words& words, int& status) {
+  CLI::App* verb = app.add_subcommand("run", "Run a command, a script or standard input in a box");
+  verb->footer("Examples:\n"
+               "  pctx-sandbox run -- ls /\n"
+               "  pctx-sandbox run --memory 256M script.py one two\n"
+               "  pctx-sandbox run --mnt ./work --changed -- make\n"
+               "  echo 'print(6 * 7)' | pctx-sandbox run -\n"
+               "Exit status: the command's own; 128+N after signal N; 124 time limit; 125 we failed;\n"
+               "126 the command cannot be run; 127 it is not there.");
+  verb->prefix_command();
+  auto arguments = std::make_shared<RunArguments>();
+  add_run_options(*verb, *arguments);
+  verb->callback([verb, arguments, &words, &status] {
+    arguments->command = verb->remaining();
+    arguments->literal = words.literal && arguments->command.empty();
+    arguments->command.insert(arguments->command.end(), words.command.begin(), words.command.end());
+    auto result = run(*arguments);
+    if (!result && arguments->json) fmt::print("{}\n", error_json(result.error()));
+    status = result ? *result : complain(result.error());
+  });
+}
+
+}  // namespace pctx::cli

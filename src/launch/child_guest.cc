@@ -1,0 +1,144 @@
+// The only code that runs between clone and exec, second half: the guest's process gives up everything and becomes the
+// command. The order is the point; each step says what it must come after.
+#include <fcntl.h>
+#include <linux/capability.h>
+#include <linux/securebits.h>
+#include <sys/ioctl.h>
+#include <sys/prctl.h>
+#include <sys/socket.h>
+#include <sys/stat.h>
+
+#include <cerrno>
+#include <csignal>
+#include <cstring>
+
+#include "launch/child_plan.h"
+#include "sys/kernel_abi.h"
+
+namespace pctx {
+namespace {
+
+constexpr int kStatus = 3;
+constexpr int kReady = 4;
+constexpr int kProc = 5;
+
+// A pty of the box's own devpts: the caller's terminal is never the guest's (TIOCSTI), and ttyname() works inside.
+void open_terminal(ChildPlan& plan) noexcept {
+  const int master = ::open("/dev/pts/ptmx", O_RDWR | O_NOCTTY | O_CLOEXEC);
+  const int unlocked = 0;
+  if (master < 0 || ::ioctl(master, TIOCSPTLCK, &unlocked) != 0) fail(plan, Step::terminal);
+  const int slave = ::ioctl(master, TIOCGPTPEER, O_RDWR | O_NOCTTY | O_CLOEXEC);
+  if (slave < 0) fail(plan, Step::terminal, 1);
+  if (!send_frame(plan.status, {Message::terminal, Step::terminal, 0, 0, 0}, &master, 1)) fail(plan, Step::terminal, 2);
+  ::close(master);
+  if (::ioctl(slave, TIOCSCTTY, 0) != 0) fail(plan, Step::terminal, 3);
+  for (int& fd : plan.std_fds) fd = slave;
+}
+
+// Everything that is not on this list is closed: a descriptor that the caller left open is a way out (CVE-2024-21626).
+void arrange_descriptors(ChildPlan& plan, int ready, int proc) noexcept {
+  constexpr int kHigh = 64;
+  const int wanted[6] = {plan.std_fds[0], plan.std_fds[1], plan.std_fds[2], plan.status, ready, proc};
+  int high[6];
+  for (int i = 0; i < 6; ++i) {
+    high[i] = wanted[i] < 0 ? -1 : ::fcntl(wanted[i], F_DUPFD, kHigh);
+    if (high[i] < 0 && wanted[i] >= 0) fail(plan, Step::descriptors, static_cast<std::size_t>(i));
+  }
+  for (int i = 0; i < 6; ++i)
+    if (high[i] >= 0 && ::dup3(high[i], i, i < 3 ? 0 : O_CLOEXEC) < 0) {
+      plan.status = high[3];
+      fail(plan, Step::descriptors, static_cast<std::size_t>(i));
+    }
+  plan.status = kStatus;
+  if (abi::close_range(proc < 0 ? kProc : kProc + 1, ~0U, 0) != 0) fail(plan, Step::descriptors, 6);
+}
+
+void drop_capabilities(const ChildPlan& plan) noexcept {
+  for (int cap = 0; cap < 64; ++cap)
+    if (::prctl(PR_CAPBSET_DROP, cap, 0, 0, 0) != 0) {
+      if (errno == EINVAL) break;  // past the last one that this kernel knows
+      fail(plan, Step::capabilities, static_cast<std::size_t>(cap));
+    }
+  constexpr unsigned long kBits = SECBIT_NOROOT | SECBIT_NOROOT_LOCKED | SECBIT_NO_SETUID_FIXUP |
+                                  SECBIT_NO_SETUID_FIXUP_LOCKED | SECBIT_KEEP_CAPS_LOCKED |
+                                  SECBIT_NO_CAP_AMBIENT_RAISE | SECBIT_NO_CAP_AMBIENT_RAISE_LOCKED;
+  if (::prctl(PR_SET_SECUREBITS, kBits, 0, 0, 0) != 0) fail(plan, Step::capabilities, 64);
+  if (::prctl(PR_CAP_AMBIENT, PR_CAP_AMBIENT_CLEAR_ALL, 0, 0, 0) != 0) fail(plan, Step::capabilities, 65);
+  __user_cap_header_struct header{_LINUX_CAPABILITY_VERSION_3, 0};
+  __user_cap_data_struct none[2];
+  std::memset(none, 0, sizeof none);
+  if (::syscall(SYS_capset, &header, none) != 0) fail(plan, Step::capabilities, 66);
+}
+
+void apply_landlock(const ChildPlan& plan) noexcept {
+  if (plan.landlock_handled == 0) return;
+  const abi::LandlockRuleset attr{plan.landlock_handled, 0, plan.landlock_scoped};
+  const int ruleset = abi::landlock_create_ruleset(&attr, plan.landlock_size, 0);
+  if (ruleset < 0) fail(plan, Step::landlock);
+  for (std::size_t i = 0; i < plan.rule_count; ++i) {
+    const int fd = ::open(plan.rules[i].path, O_PATH | O_CLOEXEC);
+    const abi::LandlockPathRule rule{plan.rules[i].access, fd};
+    if (fd < 0 || abi::landlock_add_path(ruleset, rule) != 0) fail(plan, Step::landlock, i + 1);
+    ::close(fd);
+  }
+  if (abi::landlock_restrict_self(ruleset) != 0) fail(plan, Step::landlock, 65535);
+  ::close(ruleset);
+}
+
+void apply_filter(const ChildPlan& plan) noexcept {
+  if (plan.filter.len == 0) return;
+  const int listener = abi::seccomp(SECCOMP_SET_MODE_FILTER, plan.listener ? abi::kSeccompNewListener : 0, &plan.filter);
+  if (listener < 0) fail(plan, Step::seccomp);
+  if (!plan.listener) return;
+  // From here on the filter holds for us too; sending and exec are on its list.
+  if (!send_frame(plan.status, {Message::listener, Step::seccomp, 0, 0, 0}, &listener, 1)) fail(plan, Step::seccomp, 1);
+  ::close(listener);
+}
+
+}  // namespace
+
+void run_guest(const ChildPlan& given, int ready, int proc) noexcept {
+  ChildPlan plan = given;  // descriptors move
+  if (::setsid() < 0) fail(plan, Step::descriptors, 7);
+  if (plan.terminal) open_terminal(plan);
+  arrange_descriptors(plan, ready, proc);
+  if (::chdir(plan.workdir) != 0) fail(plan, Step::workdir);
+  if (plan.pin && ::syscall(SYS_sched_setaffinity, 0, sizeof plan.cpus, &plan.cpus) != 0) fail(plan, Step::affinity);
+  for (std::size_t i = 0; i < plan.rlimit_count; ++i) {
+    const rlimit limit{plan.rlimits[i].value, plan.rlimits[i].value};
+    if (::syscall(SYS_prlimit64, 0, plan.rlimits[i].resource, &limit, nullptr) != 0) fail(plan, Step::rlimit, i);
+  }
+  // Session keyrings cross every namespace: without a new one the guest holds the caller's keys.
+  if (plan.keyring && abi::join_session_keyring() < 0 && errno != ENOSYS) fail(plan, Step::keyring);
+  if (plan.apparmor != nullptr) {
+    int fd = ::openat(kProc, "self/attr/apparmor/exec", O_WRONLY | O_CLOEXEC);
+    if (fd < 0) fd = ::openat(kProc, "self/attr/exec", O_WRONLY | O_CLOEXEC);
+    const std::size_t size = std::strlen(plan.apparmor);
+    if (fd < 0 || ::write(fd, plan.apparmor, size) != static_cast<ssize_t>(size)) fail(plan, Step::apparmor);
+    ::close(fd);
+  }
+  drop_capabilities(plan);
+  // After the capabilities, before Landlock and seccomp, which an unprivileged process may only use with it.
+  if (::prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) != 0) fail(plan, Step::no_new_privs);
+  apply_landlock(plan);
+  // pid 1 is still a copy of the launcher until it has become init and closed itself to /proc: the guest must not run
+  // before. End of file is the sign.
+  char byte;
+  while (::read(kReady, &byte, 1) < 0 && errno == EINTR) {
+  }
+  // Last: what comes after is bound by it.
+  apply_filter(plan);
+  sigset_t none;
+  ::sigemptyset(&none);
+  ::sigprocmask(SIG_SETMASK, &none, nullptr);
+  int error = ENOENT;
+  for (const char* const* path = plan.candidates; *path != nullptr; ++path) {
+    ::execve(*path, const_cast<char* const*>(plan.argv), const_cast<char* const*>(plan.envp));
+    // As a shell: "permission denied" is remembered, "not found" is passed over.
+    if (errno != ENOENT && errno != ENOTDIR) error = errno;
+  }
+  errno = error;
+  fail(plan, Step::exec);
+}
+
+}  // namespace pctx

@@ -1,0 +1,136 @@
+// Everything the child needs between clone and exec, built before the clone: plain pointers into memory that the parent
+// keeps, no ownership, nothing to construct or destroy.
+#pragma once
+
+#include <linux/filter.h>
+#include <sched.h>
+#include <sys/types.h>
+
+#include <cstddef>
+#include <cstdint>
+#include <type_traits>
+
+#include "plan/plan.h"
+
+namespace pctx {
+
+// Where the child is; a failure carries one of these back, and the parent words the message.
+enum class Step : std::uint8_t {
+  handshake,
+  clone_bind,
+  verify_device,
+  ids,
+  root,
+  attach,
+  root_op,
+  proc,
+  setting,
+  pivot,
+  hostname,
+  loopback,
+  cgroup,
+  cgroup_namespace,
+  init,
+  fork,
+  terminal,
+  descriptors,
+  workdir,
+  affinity,
+  rlimit,
+  keyring,
+  apparmor,
+  capabilities,
+  no_new_privs,
+  landlock,
+  seccomp,
+  exec,
+};
+
+// One message on the status socket, in either direction. Descriptors travel beside it.
+enum class Message : std::uint32_t {
+  failure = 1,  // step, index, value = errno
+  ended,        // value = wait status of the guest
+  listener,     // + seccomp listener
+  probes,       // + /proc of the box, + a directory of its scratch space
+  terminal,     // + pty master
+  go,           // parent: the ids are mapped
+  cgroups,      // parent: + descriptors of the v1 `tasks` files, or none
+  signal,       // parent: value = signal for the guest
+};
+
+struct StatusFrame {
+  Message kind;
+  Step step;
+  std::uint8_t pad;
+  std::uint16_t index;
+  std::int32_t value;
+};
+static_assert(sizeof(StatusFrame) == 12);
+
+// Descriptor numbers that the init program finds open, and what it is called in `ps`.
+inline constexpr int kInitStatusFd = 3;
+inline constexpr int kInitReadyFd = 4;
+
+struct ChildOp {
+  RootOpKind kind;
+  bool directory;
+  bool device;
+  unsigned mode;
+  std::uint64_t attributes;
+  const char* target;
+  const char* text;
+  std::size_t text_size;
+  unsigned major, minor;
+  const char* const* options;  // tmpfs: key, value, …, nullptr
+  int tree;                    // bind: a detached mount, made by the parent (id-mapped) or by the child; -1: not yet
+};
+
+struct ChildRule {
+  const char* path;
+  std::uint64_t access;
+};
+
+struct ChildPlan {
+  int status;                  // our end of the status socket
+  int std_fds[3];
+  ChildOp* ops;
+  std::size_t op_count;
+  const char* const* root_options;
+  const char* attach_point;
+  const char* const* settings;  // path, value, …, nullptr
+  bool new_mount, new_pid, new_network, new_uts, new_user, cgroup_namespace, cgroup_namespace_optional;
+  bool joins_cgroups;           // wait for Message::cgroups before the fork
+  uid_t uid;
+  bool drop_groups, set_ids;
+  const char* hostname;
+  std::size_t hostname_size;
+  const void* init_image;
+  std::size_t init_size;
+  bool terminal, send_probes;
+  const char* workdir;
+  bool pin;
+  cpu_set_t cpus;
+  const ResourceLimit* rlimits;
+  std::size_t rlimit_count;
+  bool keyring;
+  const char* apparmor;  // text for attr/exec, or nullptr
+  std::uint64_t landlock_handled, landlock_scoped;
+  std::size_t landlock_size;
+  const ChildRule* rules;
+  std::size_t rule_count;
+  sock_fprog filter;  // len 0: no filter
+  bool listener;
+  const char* const* candidates;  // paths to try in order, nullptr at the end
+  const char* const* argv;
+  const char* const* envp;
+};
+static_assert(std::is_trivially_copyable_v<ChildPlan> && std::is_trivially_destructible_v<ChildPlan>);
+
+// Runs in the child and never returns: the first half as pid 1 of the box, then init; the guest's half in its fork.
+[[noreturn]] void run_child(ChildPlan& plan) noexcept;
+// The guest's half, in child_guest.cc.
+[[noreturn]] void run_guest(const ChildPlan& plan, int ready, int proc) noexcept;
+[[noreturn]] void fail(const ChildPlan& plan, Step step, std::size_t index = 0) noexcept;
+bool send_frame(int socket, const StatusFrame& frame, const int* fds = nullptr, std::size_t count = 0) noexcept;
+
+}  // namespace pctx

@@ -1,0 +1,82 @@
+// Words for what the child could only report as a number.
+#include <fmt/format.h>
+
+#include "launch/spawn.h"
+#include "sys/diagnose.h"
+
+namespace pctx {
+namespace {
+
+std::string bind_source(const Plan& plan, std::size_t at) {
+  return at < plan.root.size() ? plan.root[at].text : std::string{"?"};
+}
+
+std::string target(const Plan& plan, std::size_t at) {
+  return at < plan.root.size() ? "/" + plan.root[at].target : std::string{"?"};
+}
+
+Error exec_failure(int code, const Command& command) {
+  const std::string& name = command.argv[0];
+  if (code == ENOENT)
+    return {ErrorKind::not_found, fmt::format("{}: no such command in the box", name),
+            name.find('/') == std::string::npos
+                ? "the box has the host's /usr; lend other places with --ro DIR"
+                : "paths are those of the box; lend a file or folder with --ro HOST[:GUEST]",
+            code};
+  Error error = os_error(fmt::format("{}: cannot be run", name), code);
+  error.kind = ErrorKind::not_runnable;
+  error.hint = code == ENOEXEC ? "it is neither a program for this machine nor a script with a #! line" : "";
+  return error;
+}
+
+}  // namespace
+
+Error describe_failure(const StatusFrame& frame, const Plan& plan, const Command& command) {
+  const int code = frame.value;
+  const std::size_t at = frame.index;
+  const bool refused = code == EPERM || code == EACCES;
+  switch (frame.step) {
+    case Step::exec: return exec_failure(code, command);
+    case Step::workdir: {
+      Error error = os_error(fmt::format("--workdir {}", plan.workdir), code);
+      error.kind = ErrorKind::usage;
+      error.hint = "the folder must exist in the box; /tmp and the home folder always do";
+      return error;
+    }
+    case Step::clone_bind:
+      if (refused) return explain_privilege_failure(fmt::format("cannot lend {} to the box", bind_source(plan, at)), code);
+      return os_error(fmt::format("cannot lend {} to the box", bind_source(plan, at)), code);
+    case Step::verify_device:
+      return unavailable(fmt::format("{} is not the device that it should be", bind_source(plan, at)),
+                         "something replaced it: compare 'ls -l /dev/null' (1, 3) with this host");
+    case Step::ids: return explain_privilege_failure("cannot take the guest's ids", code);
+    case Step::root:
+    case Step::attach: return explain_privilege_failure("cannot make the box's root", code);
+    case Step::root_op: return os_error(fmt::format("cannot make {} in the box", target(plan, at)), code);
+    case Step::proc: return explain_proc_failure(code);
+    case Step::setting: return os_error(fmt::format("cannot set {} in the box", plan.settings[at].path), code);
+    case Step::pivot: return os_error("cannot change to the box's root", code);
+    case Step::cgroup: return os_error("the box cannot enter its cgroup", code);
+    case Step::cgroup_namespace: return os_error("cannot make a cgroup namespace", code);
+    case Step::rlimit: return os_error(fmt::format("cannot set the limit '{}'", plan.rlimits[at].name), code);
+    case Step::apparmor:
+      return unavailable(fmt::format("the AppArmor profile {} cannot be entered", kGuestProfile),
+                         "load it again: sudo pctx-sandbox setup");
+    case Step::landlock: return os_error("cannot apply the Landlock rules", code);
+    case Step::seccomp: return os_error("cannot install the system call filter", code);
+    case Step::handshake: return os_error("the box's first messages failed", code);
+    case Step::hostname: return os_error("cannot set the box's host name", code);
+    case Step::loopback: return os_error("cannot bring up the box's loopback", code);
+    case Step::init: return os_error(fmt::format("cannot start the box's init (part {})", at), code);
+    case Step::fork: return os_error("cannot start the guest's process", code);
+    case Step::terminal: return os_error("cannot make the box's terminal", code);
+    case Step::descriptors: return os_error("cannot arrange the guest's descriptors", code);
+    case Step::affinity: return os_error("cannot pin the guest to its CPUs", code);
+    case Step::keyring: return os_error("cannot make a session keyring for the box", code);
+    case Step::capabilities: return os_error("cannot drop all capabilities", code);
+    case Step::no_new_privs: return os_error("cannot set no_new_privs", code);
+  }
+  return os_error("the box could not be made", code);
+}
+
+}  // namespace pctx

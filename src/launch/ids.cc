@@ -1,0 +1,93 @@
+// Id maps and id-mapped mounts: who the guest is on the host.
+#include <fcntl.h>
+#include <sched.h>
+#include <spawn.h>
+#include <sys/wait.h>
+
+#include <csignal>
+
+#include <fmt/format.h>
+
+#include "launch/spawn.h"
+#include "sys/files.h"
+#include "sys/kernel_abi.h"
+
+namespace pctx {
+namespace {
+
+Result<void> run_helper(const char* program, pid_t pid, std::uint32_t inside, std::uint32_t outside) {
+  const std::string words[5] = {program, std::to_string(pid), std::to_string(inside), std::to_string(outside), "1"};
+  char* argv[6] = {};
+  for (int i = 0; i < 5; ++i) argv[i] = const_cast<char*>(words[i].c_str());
+  char* envp[1] = {nullptr};
+  pid_t helper = -1;
+  if (const int code = ::posix_spawn(&helper, program, nullptr, nullptr, argv, envp); code != 0)
+    return os_error(fmt::format("cannot start {}", program), code);
+  int status = 0;
+  while (::waitpid(helper, &status, 0) < 0 && errno == EINTR) {
+  }
+  if (status != 0)
+    return unavailable(fmt::format("{} refused to map id {} of this user", program, outside),
+                       "check the ranges in /etc/subuid and /etc/subgid with 'pctx-sandbox doctor'");
+  return {};
+}
+
+struct Sleeper {
+  pid_t pid = -1;
+  Fd pidfd;
+  Sleeper() = default;
+  Sleeper(const Sleeper&) = delete;
+  Sleeper& operator=(const Sleeper&) = delete;
+  ~Sleeper() {
+    if (pid <= 0) return;
+    (void)abi::pidfd_send_signal(pidfd.get(), SIGKILL);
+    (void)::waitpid(pid, nullptr, __WALL);
+  }
+};
+
+}  // namespace
+
+Result<void> write_id_maps(pid_t pid, const IdMap& ids) {
+  if (ids.by_helper) {
+    PCTX_TRY(run_helper("/usr/bin/newuidmap", pid, ids.inside, ids.host_uid));
+    return run_helper("/usr/bin/newgidmap", pid, ids.inside, ids.host_gid);
+  }
+  const Fd proc = PCTX_TRY(sys::open_at(AT_FDCWD, fmt::format("/proc/{}", pid), O_PATH | O_DIRECTORY));
+  PCTX_TRY(sys::write_at(proc.get(), "uid_map", fmt::format("{} {} 1", ids.inside, ids.host_uid)));
+  // An unprivileged gid map is only taken once the group list can no longer change.
+  if (!ids.drop_groups) PCTX_TRY(sys::write_at(proc.get(), "setgroups", "deny"));
+  return sys::write_at(proc.get(), "gid_map", fmt::format("{} {} 1", ids.inside, ids.host_gid));
+}
+
+Result<Fd> idmapped_tree(const LentPath& source, std::uint32_t uid, std::uint32_t gid) {
+  const Error refused = unavailable(
+      fmt::format("{} belongs to uid {} and cannot be lent read-write: its file system or this kernel has no id-mapped "
+                  "mounts",
+                  source.path, source.uid),
+      "use a folder on ext4, xfs or btrfs (kernel 5.12 or later), or make it writable for everyone");
+  Fd tree{abi::open_tree(AT_FDCWD, source.path.c_str(),
+                         abi::kOpenTreeClone | abi::kOpenTreeCloexec | abi::kAtRecursive)};
+  if (!tree) return os_error(fmt::format("cannot lend {}", source.path));
+  // A mapping is handed to the kernel as a user namespace; a process must hold it until we have its descriptor.
+  Sleeper holder;
+  int pidfd = -1;
+  abi::CloneArgs args{};
+  args.flags = CLONE_NEWUSER | CLONE_PIDFD;
+  args.pidfd = reinterpret_cast<std::uint64_t>(&pidfd);
+  args.exit_signal = SIGCHLD;
+  const long pid = abi::clone3(args);
+  if (pid == 0)
+    for (;;) ::pause();
+  if (pid < 0) return os_error("cannot make a user namespace");
+  holder.pid = static_cast<pid_t>(pid);
+  holder.pidfd = Fd{pidfd};
+  const Fd proc = PCTX_TRY(sys::open_at(AT_FDCWD, fmt::format("/proc/{}", pid), O_PATH | O_DIRECTORY));
+  PCTX_TRY(sys::write_at(proc.get(), "uid_map", fmt::format("{} {} 1", source.uid, uid)));
+  PCTX_TRY(sys::write_at(proc.get(), "gid_map", fmt::format("{} {} 1", source.gid, gid)));
+  const Fd userns = PCTX_TRY(sys::open_at(proc.get(), "ns/user", O_RDONLY));
+  const abi::MountAttr attr{abi::kMountIdmap, 0, 0, static_cast<std::uint64_t>(userns.get())};
+  if (abi::mount_setattr(tree.get(), abi::kAtRecursive, attr) != 0) return refused;
+  return tree;
+}
+
+}  // namespace pctx

@@ -1,0 +1,18 @@
+// Which of the given layers this host cannot give, found by trying. Costs a few processes, so it is asked only by
+// `doctor` and when --allow-degraded may make use of the answer.
+#pragma once
+
+#include "policy/layer.h"
+#include "sys/host.h"
+
+namespace pctx {
+
+struct ProbedLayer {
+  bool works = false;
+  int code = 0;  // errno of the refusal
+};
+
+ProbedLayer probe_layer(Layer layer, const HostFeatures& host);
+LayerSet probe_missing(const LayerSet& asked, const HostFeatures& host);
+
+}  // namespace pctx

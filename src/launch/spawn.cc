@@ -1,0 +1,236 @@
+#include "launch/spawn.h"
+
+#include <fcntl.h>
+#include <sys/resource.h>
+#include <sys/socket.h>
+
+#include <algorithm>
+#include <csignal>
+#include <deque>
+#include <memory>
+
+#include <fmt/format.h>
+
+#include "sys/diagnose.h"
+#include "sys/files.h"
+#include "sys/kernel_abi.h"
+
+extern "C" const char pctx_init_begin[];
+extern "C" const char pctx_init_end[];
+
+namespace pctx {
+namespace {
+
+// Owns the memory that a ChildPlan points into. Lives in the parent until the child has exec'd or died; the child works
+// on its own copy of these pages.
+class ChildMemory {
+ public:
+  const char* keep(std::string text) { return strings_.emplace_back(std::move(text)).c_str(); }
+  const char* const* list(const std::vector<std::string>& items) {
+    auto& pointers = lists_.emplace_back();
+    for (const std::string& item : items) pointers.push_back(keep(item));
+    pointers.push_back(nullptr);
+    return pointers.data();
+  }
+  // "size=1,mode=2" as key, value, key, value.
+  const char* const* options(std::string_view text) {
+    std::vector<std::string> words;
+    for (std::string_view pair : sys::split(text, ',')) {
+      const std::size_t equals = pair.find('=');
+      words.emplace_back(pair.substr(0, equals));
+      words.emplace_back(pair.substr(equals + 1));
+    }
+    return list(words);
+  }
+
+  std::vector<ChildOp> ops;
+  std::vector<ChildRule> rules;
+  std::vector<ResourceLimit> rlimits;
+  std::vector<Fd> trees;
+
+ private:
+  std::deque<std::string> strings_;
+  std::deque<std::vector<const char*>> lists_;
+};
+
+// As a shell finds a command, but every candidate is written down before the clone.
+std::vector<std::string> candidates(const Command& command, const std::string& path) {
+  const std::string& name = command.argv[0];
+  if (name.find('/') != std::string::npos) return {name};
+  std::vector<std::string> found;
+  for (std::string_view directory : sys::split(path, ':'))
+    found.push_back(sys::join(directory.empty() ? "." : directory, name));
+  return found;
+}
+
+// A limit above the hard limit we live under ourselves cannot be given; the lower one binds just as well.
+std::vector<ResourceLimit> clamp(std::vector<ResourceLimit> limits) {
+  for (ResourceLimit& limit : limits) {
+    rlimit own{};
+    if (::getrlimit(static_cast<__rlimit_resource_t>(limit.resource), &own) == 0 && own.rlim_max != RLIM_INFINITY)
+      limit.value = std::min(limit.value, own.rlim_max);
+  }
+  return limits;
+}
+
+cpu_set_t pick_cpus(unsigned count) {
+  cpu_set_t allowed, chosen;
+  CPU_ZERO(&allowed);
+  CPU_ZERO(&chosen);
+  (void)::sched_getaffinity(0, sizeof allowed, &allowed);
+  // Not always the first ones: many boxes would share them.
+  const unsigned offset = static_cast<unsigned>(::getpid());
+  for (unsigned i = 0; i < CPU_SETSIZE && count > 0; ++i) {
+    const unsigned cpu = (i + offset) % CPU_SETSIZE;
+    if (CPU_ISSET(cpu, &allowed)) CPU_SET(cpu, &chosen), --count;
+  }
+  return chosen;
+}
+
+Result<void> build_ops(const Plan& plan, ChildMemory& memory) {
+  memory.ops.reserve(plan.root.size());
+  for (const RootOp& op : plan.root) {
+    ChildOp child{.kind = op.kind,
+                  .directory = op.directory,
+                  .device = op.device,
+                  .mode = op.mode,
+                  .attributes = op.attributes,
+                  .target = op.target.c_str(),
+                  .text = op.text.c_str(),
+                  .text_size = op.text.size(),
+                  .major = op.major,
+                  .minor = op.minor,
+                  .options = op.kind == RootOpKind::tmpfs ? memory.options(op.text) : nullptr,
+                  .tree = -1};
+    if (op.idmap) {
+      auto tree = idmapped_tree(*op.idmap, plan.ids.host_uid, plan.ids.host_gid);
+      const bool writable = (op.attributes & abi::kMountRdonly) == 0;
+      if (tree) {
+        child.tree = tree->get();
+        memory.trees.push_back(*std::move(tree));
+      } else if (writable && (op.idmap->mode & 02) == 0) {
+        return std::move(tree).error();
+      }  // lent read-only: what everyone may read can still be read without the mapping
+    }
+    memory.ops.push_back(child);
+  }
+  return {};
+}
+
+Result<ChildPlan> build(const Plan& plan, const Command& command, std::array<int, 3> std_fds, ChildMemory& memory) {
+  PCTX_TRY(build_ops(plan, memory));
+  std::vector<std::string> settings;
+  for (const KernelSetting& setting : plan.settings) {
+    settings.push_back("sys/" + setting.path);
+    settings.push_back(setting.value);
+  }
+  for (const LandlockRule& rule : plan.landlock) memory.rules.push_back({rule.path.c_str(), rule.access});
+  memory.rlimits = clamp(plan.rlimits);
+  ChildPlan child{};
+  std::copy(std_fds.begin(), std_fds.end(), child.std_fds);
+  child.ops = memory.ops.data();
+  child.op_count = memory.ops.size();
+  child.root_options = memory.options(plan.root_options);
+  child.attach_point = plan.attach_point.c_str();
+  child.settings = memory.list(settings);
+  child.new_mount = (plan.namespaces & CLONE_NEWNS) != 0;
+  child.new_pid = (plan.namespaces & CLONE_NEWPID) != 0;
+  child.new_network = (plan.namespaces & CLONE_NEWNET) != 0;
+  child.new_uts = (plan.namespaces & CLONE_NEWUTS) != 0;
+  child.new_user = (plan.namespaces & CLONE_NEWUSER) != 0;
+  child.cgroup_namespace = plan.cgroup_namespace;
+  child.cgroup_namespace_optional = !plan.policy.require.test(index(Layer::cgroup_namespace));
+  child.joins_cgroups = true;
+  child.uid = plan.ids.inside;
+  child.drop_groups = plan.ids.drop_groups;
+  child.set_ids = true;
+  child.hostname = plan.policy.hostname.c_str();
+  child.hostname_size = plan.policy.hostname.size();
+  child.init_image = pctx_init_begin;
+  child.init_size = static_cast<std::size_t>(pctx_init_end - pctx_init_begin);
+  child.terminal = plan.terminal;
+  child.send_probes = plan.watchdog.any();
+  child.workdir = plan.workdir.c_str();
+  child.pin = plan.pin_cpus != 0;
+  if (child.pin) child.cpus = pick_cpus(plan.pin_cpus);
+  child.rlimits = memory.rlimits.data();
+  child.rlimit_count = memory.rlimits.size();
+  child.keyring = plan.keyring;
+  if (plan.apparmor) child.apparmor = memory.keep(fmt::format("exec {}", kGuestProfile));
+  child.landlock_handled = plan.landlock_handled;
+  child.landlock_scoped = plan.landlock_scoped;
+  // The parent knows the ABI by what the plan asks for: scopes came with 6, and 24 bytes with them.
+  child.landlock_size = abi::landlock_ruleset_size(plan.landlock_scoped != 0 ? 6 : 1);
+  child.rules = memory.rules.data();
+  child.rule_count = memory.rules.size();
+  child.filter = {static_cast<unsigned short>(plan.filter.size()), const_cast<sock_filter*>(plan.filter.data())};
+  child.listener = plan.listener;
+  child.candidates = memory.list(candidates(command, plan.path));
+  child.argv = memory.list(command.argv);
+  child.envp = memory.list(plan.env);
+  return child;
+}
+
+// Keeps every signal away while the child is a copy of us: a handler of ours must not run in it.
+class BlockedSignals {
+ public:
+  BlockedSignals() {
+    sigset_t all;
+    ::sigfillset(&all);
+    ::sigprocmask(SIG_SETMASK, &all, &before_);
+  }
+  ~BlockedSignals() { ::sigprocmask(SIG_SETMASK, &before_, nullptr); }
+  BlockedSignals(const BlockedSignals&) = delete;
+  BlockedSignals& operator=(const BlockedSignals&) = delete;
+
+ private:
+  sigset_t before_;
+};
+
+}  // namespace
+
+Result<Spawned> spawn(const Plan& plan, const Command& command, std::array<int, 3> std_fds, int cgroup) {
+  ChildMemory memory;
+  ChildPlan child = PCTX_TRY(build(plan, command, std_fds, memory));
+  int pair[2];
+  if (::socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, pair) != 0) return os_error("cannot make a socket pair");
+  Fd ours{pair[0]}, theirs{pair[1]};
+  child.status = theirs.get();
+  Spawned box;
+  int pidfd = -1;
+  abi::CloneArgs args{};
+  args.flags = plan.namespaces | CLONE_PIDFD | abi::kCloneClearSighand;
+  args.pidfd = reinterpret_cast<std::uint64_t>(&pidfd);
+  args.exit_signal = SIGCHLD;
+  if (cgroup >= 0) {
+    args.flags |= abi::kCloneIntoCgroup;
+    args.cgroup = static_cast<std::uint64_t>(cgroup);
+  }
+  {
+    const BlockedSignals blocked;
+    const long pid = abi::clone3(args);
+    if (pid == 0) {
+      ::close(ours.get());
+      run_child(child);
+    }
+    if (pid < 0) return explain_clone_failure(errno);
+    box.pid = static_cast<pid_t>(pid);
+  }
+  box.pidfd = Fd{pidfd};
+  box.status = std::move(ours);
+  const bool mapped_ids = (plan.namespaces & CLONE_NEWUSER) != 0;
+  if (auto mapped = mapped_ids ? write_id_maps(box.pid, plan.ids) : Result<void>{}; !mapped) {
+    (void)abi::pidfd_send_signal(box.pidfd.get(), SIGKILL);
+    return std::move(mapped).error();
+  }
+  // A child that failed early has closed its end; what it has to say is read from the status socket.
+  (void)send_frame(box.status.get(), {Message::go, Step::handshake, 0, 0, 0});
+  return box;
+}
+
+Result<void> admit(const Spawned& box, std::span<const int> tasks) {
+  (void)send_frame(box.status.get(), {Message::cgroups, Step::handshake, 0, 0, 0}, tasks.data(), tasks.size());
+  return {};
+}
+
+}  // namespace pctx

@@ -1,0 +1,42 @@
+// Turns a Plan into a running Box: one clone, id maps, and the handshake with the child. The caller's single thread stays
+// free while the box builds itself.
+#pragma once
+
+#include <array>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "base/fd.h"
+#include "base/result.h"
+#include "launch/child_plan.h"
+#include "plan/plan.h"
+
+namespace pctx {
+
+struct Command {
+  std::vector<std::string> argv;
+};
+
+struct Spawned {
+  pid_t pid = -1;  // of the box's init, as the host sees it
+  Fd pidfd;
+  Fd status;  // StatusFrames
+};
+
+// `std_fds` are the guest's 0, 1 and 2. `cgroup` is the directory to start in (v2), or -1.
+Result<Spawned> spawn(const Plan& plan, const Command& command, std::array<int, 3> std_fds, int cgroup);
+
+// v1: hands over the `tasks` descriptors that the box joins by. Must follow spawn; an empty list where there are none.
+Result<void> admit(const Spawned& box, std::span<const int> tasks);
+
+// Words for a failure that the child reported.
+Error describe_failure(const StatusFrame& frame, const Plan& plan, const Command& command);
+
+// A detached mount of `source` in which its owner's files are shown as `uid`'s (privileged hosts, kernel 5.12).
+Result<Fd> idmapped_tree(const LentPath& source, std::uint32_t uid, std::uint32_t gid);
+
+// Writes the maps of the process `pid`, itself or by newuidmap and newgidmap.
+Result<void> write_id_maps(pid_t pid, const IdMap& ids);
+
+}  // namespace pctx

@@ -1,0 +1,178 @@
+#include <sched.h>
+
+#include <fmt/format.h>
+
+#include "plan/plan.h"
+
+namespace pctx {
+namespace {
+
+struct NamespaceFlag {
+  Layer layer;
+  std::uint64_t flag;
+};
+constexpr std::array<NamespaceFlag, 6> kNamespaces{{{Layer::user, CLONE_NEWUSER},
+                                                    {Layer::pid, CLONE_NEWPID},
+                                                    {Layer::mount, CLONE_NEWNS},
+                                                    {Layer::network, CLONE_NEWNET},
+                                                    {Layer::ipc, CLONE_NEWIPC},
+                                                    {Layer::uts, CLONE_NEWUTS}}};
+
+// The kernel-wide uid range that belongs to no account; boxes that live at the same time get different ones, so that
+// the per-uid quotas of one (inotify, pending signals, keys) are not another's.
+std::uint32_t free_id(const HostFeatures& host, std::uint32_t instance) {
+  return host.first_free_id + instance % (host.first_free_id >= 0x70000000 ? 0x400000U : 1000U);
+}
+
+bool others_may_read(const LentPath& lent) { return (lent.mode & (lent.directory ? 05U : 04U)) != 0; }
+
+void plan_ids(Plan& plan, const HostFeatures& host, const CompileInputs& inputs) {
+  IdMap& ids = plan.ids;
+  ids.inside = plan.policy.uid;
+  LayerState& layer = plan.layer(Layer::subordinate_ids);
+  if (host.privileged) {
+    ids.host_uid = ids.host_gid = free_id(host, inputs.instance);
+    ids.drop_groups = true;
+    if (inputs.missing.test(index(Layer::user))) ids.inside = ids.host_uid;  // no map: ids are what they are
+    layer = {true, fmt::format("host uid {}", ids.host_uid)};
+    return;
+  }
+  std::string why;
+  if (!host.subuid || !host.subgid)
+    why = "no subordinate ids for this user in /etc/subuid and /etc/subgid";
+  else if (!host.id_helpers)
+    why = "newuidmap and newgidmap are not installed";
+  else if (inputs.mnt)
+    why = "a folder lent read-write (--mnt, --rw) is the caller's own";
+  else
+    for (std::size_t i = 0; i < inputs.binds.size(); ++i)
+      if (plan.policy.binds[i].writable || !others_may_read(inputs.binds[i]))
+        why = fmt::format("{} is lent and only the caller may use it", inputs.binds[i].path);
+  if (why.empty()) {
+    ids.host_uid = host.subuid->start + inputs.instance % host.subuid->count;
+    ids.host_gid = host.subgid->start + inputs.instance % host.subgid->count;
+    ids.by_helper = ids.drop_groups = true;
+    layer = {true, fmt::format("host uid {}", ids.host_uid)};
+    return;
+  }
+  ids.host_uid = host.uid;
+  ids.host_gid = host.gid;
+  layer = {false, "the guest has the caller's uid: " + why};
+}
+
+void plan_namespaces(Plan& plan, const CompileInputs& inputs) {
+  for (const NamespaceFlag& entry : kNamespaces) {
+    if (entry.layer == Layer::network && plan.policy.network == Network::host) {
+      plan.layer(entry.layer) = {false, "--network host: the guest is on the host's network"};
+      plan.notices.push_back(
+          "WARNING: --network host: the guest reaches everything that this machine reaches, its own "
+          "services on localhost included");
+      continue;
+    }
+    if (inputs.missing.test(index(entry.layer))) {
+      plan.layer(entry.layer) = {false, "this host refuses it; accepted by --allow-degraded"};
+      plan.notices.push_back(fmt::format("WARNING: the box has no {} namespace of its own", info(entry.layer).name));
+      continue;
+    }
+    plan.namespaces |= entry.flag;
+    plan.layer(entry.layer) = {true, "new"};
+  }
+  plan.cgroup_namespace = !inputs.missing.test(index(Layer::cgroup_namespace));
+  plan.layer(Layer::cgroup_namespace) = {plan.cgroup_namespace, plan.cgroup_namespace ? "new" : "refused by this host"};
+  plan.layer(Layer::proc) = inputs.missing.test(index(Layer::proc))
+                                ? LayerState{false, "this host refuses a new /proc; the box has none"}
+                                : LayerState{true, "own, read-only, masked"};
+  plan.layer(Layer::capabilities) = {true, "all sets empty, securebits locked"};
+  plan.layer(Layer::no_new_privs) = {true, "set"};
+}
+
+void plan_environment(Plan& plan, const HostFeatures& host) {
+  const Policy& policy = plan.policy;
+  plan.path = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
+  std::vector<std::pair<std::string, std::string>> vars{
+      {"PATH", plan.path},
+      {"HOME", plan.home},
+      {"USER", policy.uid == 0 ? "root" : "sandbox"},
+      {"LANG", "C.UTF-8"},
+      {"TMPDIR", "/tmp"},
+      {"XDG_CACHE_HOME", plan.home + "/.cache"},
+      {"SHELL", "/bin/sh"},
+      {"LOGNAME", policy.uid == 0 ? "root" : "sandbox"},
+  };
+  // A zone's name, never a path: ":/home/…" would tell where the caller lives.
+  if (!host.timezone.empty() && host.timezone.size() < 64 && host.timezone.find(':') == std::string::npos)
+    vars.emplace_back("TZ", host.timezone);
+  if (plan.terminal) vars.emplace_back("TERM", "xterm-256color");
+  for (const auto& [name, value] : policy.env) {
+    if (name == "PATH") plan.path = value;
+    std::erase_if(vars, [&](const auto& var) { return var.first == name; });
+    vars.emplace_back(name, value);
+  }
+  for (const auto& [name, value] : vars) plan.env.push_back(name + "=" + value);
+  plan.workdir = !policy.workdir.empty() ? policy.workdir : policy.mnt ? "/mnt" : plan.home;
+}
+
+// What a guest that shares a uid with others could use up for them, bounded per user namespace. Without one of its own
+// these would be the host's settings.
+void plan_settings(Plan& plan) {
+  if ((plan.namespaces & CLONE_NEWUSER) == 0) return;
+  plan.settings = {
+      {"user/max_user_namespaces", "0"}, {"user/max_inotify_instances", "64"}, {"user/max_inotify_watches", "16384"}};
+}
+
+// A box without these is none: the code that builds and ends it stands on them.
+constexpr std::array kNeverLeftOut{Layer::pid, Layer::mount, Layer::capabilities, Layer::no_new_privs};
+
+Result<void> check_degradable(const HostFeatures& host, const CompileInputs& inputs) {
+  for (Layer layer : kNeverLeftOut)
+    if (inputs.missing.test(index(layer)))
+      return unavailable(fmt::format("the layer '{}' is missing on this host and cannot be left out", info(layer).name),
+                         "see 'pctx-sandbox doctor' for the fix");
+  if (inputs.missing.test(index(Layer::user)) && !host.privileged)
+    return unavailable("without user namespaces only root can make a box", "see 'pctx-sandbox doctor' for the fix");
+  return {};
+}
+
+Result<void> check_layers(const Plan& plan) {
+  for (const LayerInfo& entry : kLayers) {
+    const LayerState& state = plan.layer(entry.layer);
+    if (state.on) continue;
+    const bool asked = plan.policy.require.test(index(entry.layer));
+    const bool degraded = plan.policy.allow_degraded.test(index(entry.layer));
+    const bool meant = entry.layer == Layer::network && plan.policy.network == Network::host;
+    if (asked)
+      return unavailable(fmt::format("--require {}: {}", entry.name, state.detail),
+                         "see 'pctx-sandbox doctor' for the fix");
+    if (entry.required && !degraded && !meant)
+      return unavailable(fmt::format("the layer '{}' is required: {}", entry.name, state.detail),
+                         fmt::format("see 'pctx-sandbox doctor', or accept it with --allow-degraded {}", entry.name));
+  }
+  return {};
+}
+
+}  // namespace
+
+Result<Plan> compile(const Policy& policy, const HostFeatures& host, const CompileInputs& inputs) {
+  PCTX_TRY(validate(policy));
+  PCTX_TRY(check_degradable(host, inputs));
+  Plan plan;
+  plan.policy = policy;
+  plan.terminal = inputs.terminal;
+  plan_namespaces(plan, inputs);
+  plan_ids(plan, host, inputs);
+  plan_root(plan, host, inputs);
+  PCTX_TRY(plan_limits(plan, host));
+  plan_landlock(plan, host);
+  PCTX_TRY(plan_filter(plan, host, inputs));
+  plan_environment(plan, host);
+  plan_settings(plan);
+  plan.apparmor = host.apparmor_profile;
+  plan.layer(Layer::apparmor) =
+      plan.apparmor ? LayerState{true, kGuestProfile}
+                    : LayerState{false, host.apparmor ? fmt::format("the profile {} is not loaded", kGuestProfile)
+                                                      : "this kernel has no AppArmor"};
+  PCTX_TRY(check_layers(plan));
+  return plan;
+}
+
+}  // namespace pctx

@@ -1,0 +1,69 @@
+#include <fmt/format.h>
+
+#include "plan/plan.h"
+#include "sys/kernel_abi.h"
+
+namespace pctx {
+namespace {
+
+std::string attributes(std::uint64_t bits) {
+  std::string text = (bits & abi::kMountRdonly) != 0 ? "ro" : "rw";
+  if ((bits & abi::kMountNosuid) != 0) text += ",nosuid";
+  if ((bits & abi::kMountNodev) != 0) text += ",nodev";
+  if ((bits & abi::kMountNoexec) != 0) text += ",noexec";
+  return text;
+}
+
+std::string line(const RootOp& op) {
+  const std::string target = "/" + op.target;
+  switch (op.kind) {
+    case RootOpKind::directory: return fmt::format("dir      {}", target);
+    case RootOpKind::link: return fmt::format("link     {} -> {}", target, op.text);
+    case RootOpKind::file: return fmt::format("file     {} ({} bytes)", target, op.text.size());
+    case RootOpKind::bind:
+      return fmt::format("bind     {} ({}){}{}", target, attributes(op.attributes),
+                         op.text == target ? "" : " from " + op.text, op.idmap ? ", id-mapped" : "");
+    case RootOpKind::scratch: return fmt::format("scratch  {} ({})", target, attributes(op.attributes));
+    case RootOpKind::tmpfs: return fmt::format("tmpfs    {} ({}, {})", target, attributes(op.attributes), op.text);
+    case RootOpKind::proc: return fmt::format("proc     {} ({})", target, attributes(op.attributes));
+    case RootOpKind::devpts: return fmt::format("devpts   {}", target);
+    case RootOpKind::mask: return fmt::format("mask     {}", target);
+  }
+  return "";
+}
+
+}  // namespace
+
+std::string explain(const Plan& plan) {
+  std::string out = "layers\n";
+  for (const LayerInfo& entry : kLayers) {
+    const LayerState& state = plan.layer(entry.layer);
+    out += fmt::format("  {:<18}{:<5}{}\n", entry.name, state.on ? "on" : "off", state.detail);
+  }
+  out += "identity\n";
+  out += fmt::format("  uid {} in the box is uid {}, gid {} on the host{}\n", plan.ids.inside, plan.ids.host_uid,
+                     plan.ids.host_gid, plan.ids.by_helper ? " (newuidmap)" : "");
+  out += "limits\n";
+  for (const LimitBinding& limit : plan.bindings)
+    out += fmt::format("  {:<18}{} ({})\n", limit.limit, limit.value, limit.by);
+  out += fmt::format("root (tmpfs, {})\n", plan.root_options);
+  for (const RootOp& op : plan.root)
+    if (op.kind != RootOpKind::directory) out += "  " + line(op) + "\n";
+  if (!plan.cgroup_writes.empty()) out += "cgroup\n";
+  for (const CgroupWrite& write : plan.cgroup_writes) out += fmt::format("  {} = {}\n", write.file, write.value);
+  out += "resource limits\n ";
+  for (const ResourceLimit& limit : plan.rlimits) out += fmt::format(" {}={}", limit.name, limit.value);
+  out += "\nkernel settings in the box\n";
+  for (const KernelSetting& setting : plan.settings) out += fmt::format("  {} = {}\n", setting.path, setting.value);
+  if (!plan.landlock.empty()) out += "landlock\n";
+  for (const LandlockRule& rule : plan.landlock) out += fmt::format("  {} {:#x}\n", rule.path, rule.access);
+  out += fmt::format("filter\n  {} instructions, refusals {}\n", plan.filter.size(),
+                     plan.listener ? "recorded" : "not recorded");
+  out += "environment\n";
+  for (const std::string& variable : plan.env) out += fmt::format("  {}\n", variable);
+  out += fmt::format("workdir\n  {}\n", plan.workdir);
+  for (const std::string& notice : plan.notices) out += fmt::format("notice\n  {}\n", notice);
+  return out;
+}
+
+}  // namespace pctx

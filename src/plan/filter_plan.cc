@@ -1,0 +1,40 @@
+// The filter of a plan: our own list, or the OCI profile that the user names.
+#include <fmt/format.h>
+
+#include "plan/oci_profile.h"
+#include "plan/plan.h"
+#include "plan/syscall_policy.h"
+
+namespace pctx {
+
+Result<void> plan_filter(Plan& plan, const HostFeatures& host, const CompileInputs& inputs) {
+  LayerState& layer = plan.layer(Layer::seccomp);
+  if (inputs.missing.test(index(Layer::seccomp))) {
+    layer = {false, "this host refuses filters; accepted by --allow-degraded"};
+    return {};
+  }
+  const bool accounted = plan.cgroup.version != CgroupVersion::none;
+  FilterSpec spec;
+  if (inputs.seccomp_profile) {
+    spec = PCTX_TRY(read_oci_profile(*inputs.seccomp_profile, {.kernel = {static_cast<unsigned>(host.kernel_major), static_cast<unsigned>(host.kernel_minor)},
+                                                                   .notify_refusals = !inputs.no_listener}));
+    layer.detail = fmt::format("profile {}", plan.policy.seccomp.value_or("?"));
+    if (!accounted)
+      plan.notices.push_back("--seccomp replaces our filter: without cgroups it must itself refuse memfd_create, or the "
+                             "memory limit can be dodged");
+    if (const std::string_view call = refused_launch_call(spec); !call.empty())
+      return usage_error(fmt::format("--seccomp: the profile refuses '{}', without which nothing can be started", call));
+  } else {
+    spec = default_filter(kHostArch, {.memory_is_accounted = accounted,
+                                      .pins_cpus = plan.pin_cpus != 0,
+                                      .refusal = inputs.no_listener ? Refusal::error : Refusal::notify});
+    layer.detail = "default allow-list";
+  }
+  plan.listener = !inputs.no_listener;
+  plan.filter = PCTX_TRY(compile_filter(spec));
+  layer.on = true;
+  layer.detail += fmt::format(", {} instructions", plan.filter.size());
+  return {};
+}
+
+}  // namespace pctx

@@ -1,0 +1,126 @@
+// Limits always bind: by cgroups where the host lends them, else by the next best mechanism. Which one is written down
+// for the Receipt.
+#include <algorithm>
+
+#include <fmt/format.h>
+
+#include "plan/plan.h"
+
+namespace pctx {
+namespace {
+
+constexpr std::uint64_t kCpuPeriod = 100'000;  // microseconds; the kernel's own default
+
+std::uint64_t cpu_quota(std::uint32_t thousandths) {
+  return std::max<std::uint64_t>(1000, thousandths * kCpuPeriod / 1000);  // the kernel refuses less than 1 ms
+}
+
+void v1_writes(Plan& plan, const CgroupHost& host) {
+  const Limits& limits = plan.policy.limits;
+  auto& writes = plan.cgroup_writes;
+  writes.push_back({"memory", "memory.limit_in_bytes", std::to_string(limits.memory)});
+  if (host.memsw)
+    writes.push_back({"memory", "memory.memsw.limit_in_bytes", std::to_string(limits.memory)});
+  else
+    writes.push_back({"memory", "memory.swappiness", "0", true});
+  // One more for our init.
+  writes.push_back({"pids", "pids.max", std::to_string(limits.pids + 1)});
+  writes.push_back({"cpu", "cpu.cfs_quota_us", std::to_string(cpu_quota(limits.cpus))});
+}
+
+void v2_writes(Plan& plan) {
+  const Limits& limits = plan.policy.limits;
+  auto& writes = plan.cgroup_writes;
+  writes.push_back({"memory", "memory.max", std::to_string(limits.memory)});
+  writes.push_back({"memory", "memory.swap.max", "0", true});
+  writes.push_back({"memory", "memory.oom.group", "1"});
+  writes.push_back({"pids", "pids.max", std::to_string(limits.pids + 1)});
+  writes.push_back({"cpu", "cpu.max", fmt::format("{} {}", cpu_quota(limits.cpus), kCpuPeriod)});
+}
+
+Result<void> without_cgroups(Plan& plan, const HostFeatures& host) {
+  const Limits& limits = plan.policy.limits;
+  const bool degraded = plan.policy.allow_degraded.test(index(Layer::cgroups));
+  const std::string fix =
+      "see 'pctx-sandbox doctor' for how to lend cgroups, or accept it with --allow-degraded cgroups";
+  if ((limits.io_read || limits.io_write) && !degraded)
+    return unavailable(fmt::format("--io-read and --io-write need cgroup v2: {}", plan.cgroup.why_none), fix);
+  if (limits.cpus % 1000 != 0 && !degraded)
+    return unavailable(
+        fmt::format("--cpus {}: a part of a CPU needs cgroups: {}", format_cpus(limits.cpus), plan.cgroup.why_none),
+        "give a whole number of CPUs; " + fix);
+  plan.watchdog.memory = true;
+  // Before 5.14 RLIMIT_NPROC counts every process of the uid on the host, so it cannot mean this box.
+  plan.watchdog.pids = !host.kernel_at_least(5, 14) || plan.policy.limits.cpu_time.has_value();
+  const unsigned whole = std::max(1U, (limits.cpus + 999) / 1000);
+  if (whole < host.cpus) plan.pin_cpus = whole;
+  return {};
+}
+
+void note(Plan& plan, std::string limit, std::string value, std::string by) {
+  plan.bindings.push_back({std::move(limit), std::move(value), std::move(by)});
+}
+
+}  // namespace
+
+Result<void> plan_limits(Plan& plan, const HostFeatures& host) {
+  const Limits& limits = plan.policy.limits;
+  plan.cgroup = host.cgroup;
+  if (plan.cgroup.version == CgroupVersion::v1 && (limits.io_read || limits.io_write)) {
+    if (!plan.policy.allow_degraded.test(index(Layer::cgroups)))
+      return unavailable("--io-read and --io-write need cgroup v2: v1 cannot throttle buffered writes",
+                         "boot with systemd.unified_cgroup_hierarchy=1, or accept it with --allow-degraded cgroups");
+  }
+  switch (plan.cgroup.version) {
+    case CgroupVersion::v1:
+      v1_writes(plan, plan.cgroup);
+      break;
+    case CgroupVersion::v2:
+      v2_writes(plan);
+      break;
+    case CgroupVersion::none:
+      PCTX_TRY(without_cgroups(plan, host));
+      break;
+  }
+  const bool cgroups = plan.cgroup.version != CgroupVersion::none;
+  const std::string by = plan.cgroup.version == CgroupVersion::v2 ? "cgroup v2" : "cgroup v1";
+  LayerState& layer = plan.layer(Layer::cgroups);
+  layer.on = cgroups;
+  layer.detail = cgroups ? by : plan.cgroup.why_none;
+  if (!cgroups)
+    plan.notices.push_back(
+        fmt::format("limits bind without cgroups ({}): memory by a watchdog, processes by {}, CPUs by pinning",
+                    plan.cgroup.why_none, plan.watchdog.pids ? "a watchdog" : "an rlimit"));
+
+  if (limits.cpu_time) plan.watchdog.cpu_time = true;
+
+  plan.rlimits = {
+      {RLIMIT_CORE, 0, "core"},
+      {RLIMIT_NOFILE, limits.files, "nofile"},
+      {RLIMIT_FSIZE, limits.disk, "fsize"},
+      {RLIMIT_MEMLOCK, 64_KiB, "memlock"},
+      {RLIMIT_MSGQUEUE, 256_KiB, "msgqueue"},
+      {RLIMIT_SIGPENDING, 1024, "sigpending"},
+      {RLIMIT_NICE, 0, "nice"},
+      {RLIMIT_RTPRIO, 0, "rtprio"},
+      {RLIMIT_STACK, 8_MiB, "stack"},
+  };
+  if (host.kernel_at_least(5, 14)) plan.rlimits.push_back({RLIMIT_NPROC, limits.pids + 1, "nproc"});
+  if (limits.cpu_time)
+    plan.rlimits.push_back({RLIMIT_CPU, static_cast<rlim_t>((limits.cpu_time->count() + 1999) / 1000), "cpu"});
+
+  note(plan, "memory", format_size(limits.memory), cgroups ? by : "watchdog");
+  note(plan, "cpus", format_cpus(limits.cpus), cgroups ? by : plan.pin_cpus != 0 ? "pinning" : "the host has no more");
+  note(plan, "pids", std::to_string(limits.pids), cgroups ? by : plan.watchdog.pids ? "watchdog" : "rlimit");
+  note(plan, "timeout", limits.timeout.count() > 0 ? format_duration(limits.timeout) : "none", "supervisor");
+  if (limits.cpu_time) note(plan, "cpu_time", format_duration(*limits.cpu_time), "watchdog and rlimit");
+  note(plan, "disk", format_size(limits.disk), "tmpfs");
+  note(plan, "inodes", std::to_string(limits.inodes), "tmpfs");
+  note(plan, "output", format_size(limits.output), "supervisor");
+  note(plan, "files", std::to_string(limits.files), "rlimit");
+  for (const auto& [name, rate] : {std::pair{"io_read", limits.io_read}, {"io_write", limits.io_write}})
+    if (rate) note(plan, name, format_size(*rate) + "/s", plan.cgroup.version == CgroupVersion::v2 ? by : "not bound");
+  return {};
+}
+
+}  // namespace pctx

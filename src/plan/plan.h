@@ -1,0 +1,146 @@
+// Plan: Policy + what this host can do, compiled to exact operations. Pure: the same input gives the same plan, so plans
+// are printed by `explain` and compared in tests without any privilege.
+#pragma once
+
+#include <linux/filter.h>
+#include <sys/resource.h>
+
+#include <array>
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "base/result.h"
+#include "policy/policy.h"
+#include "sys/host.h"
+
+namespace pctx {
+
+// A host path that the policy lends, as it was found: taken at the edge, so that `compile` need not look.
+struct LentPath {
+  std::string path;  // absolute, links resolved
+  bool directory = false;
+  uid_t uid = 0;
+  gid_t gid = 0;
+  unsigned mode = 0;
+};
+
+struct CompileInputs {
+  std::vector<LentPath> binds;  // one for each of policy.binds
+  std::optional<LentPath> mnt;
+  std::optional<std::string> seccomp_profile;  // text of the OCI profile
+  std::uint32_t instance = 0;                  // tells simultaneous boxes apart; the launcher's pid
+  bool terminal = false;                       // --tty
+  bool no_listener = false;  // a container's own listener is in the way: refusals are answered without being recorded
+  LayerSet missing;  // layers that a probe found this host cannot give (only asked when degrading is allowed)
+};
+
+// One step in building the box's root. Targets are relative to it.
+enum class RootOpKind : std::uint8_t { directory, link, file, bind, scratch, tmpfs, proc, devpts, mask };
+
+struct RootOp {
+  RootOpKind kind = RootOpKind::directory;
+  std::string target;
+  std::string text;              // link target, file content, bind source, tmpfs options
+  std::uint64_t attributes = 0;  // MOUNT_ATTR_*
+  unsigned mode = 0755;
+  bool directory = false;        // bind, mask: the target is a directory
+  bool device = false;           // bind: must be the character device `major:minor`
+  unsigned major = 0, minor = 0;
+  std::optional<LentPath> idmap;  // bind: shown in the box as owned by the guest
+};
+
+struct LandlockRule {
+  std::string path;
+  std::uint64_t access = 0;
+};
+
+struct ResourceLimit {
+  int resource = 0;
+  rlim_t value = 0;
+  const char* name = "";
+};
+
+struct IdMap {
+  std::uint32_t inside = 1000;
+  std::uint32_t host_uid = 0;
+  std::uint32_t host_gid = 0;
+  bool by_helper = false;      // newuidmap, newgidmap
+  bool drop_groups = false;    // setgroups is ours to call
+};
+
+struct CgroupWrite {
+  std::string controller;  // v1: the hierarchy; v2: for the reader only
+  std::string file;
+  std::string value;
+  bool optional = false;  // a file that not every kernel has
+};
+
+struct KernelSetting {
+  std::string path;  // below /proc/sys
+  std::string value;
+};
+
+struct LayerState {
+  bool on = false;
+  std::string detail;  // version or mechanism when on, the cause when off
+};
+
+// How a limit binds: "cgroup v2", "rlimit", "watchdog", "tmpfs", ...
+struct LimitBinding {
+  std::string limit;
+  std::string value;
+  std::string by;
+};
+
+struct Watchdog {
+  bool memory = false;
+  bool pids = false;
+  bool cpu_time = false;
+  bool any() const { return memory || pids || cpu_time; }
+};
+
+struct Plan {
+  Policy policy;
+  std::uint64_t namespaces = 0;  // CLONE_NEW*, all made by one clone but the cgroup namespace
+  bool cgroup_namespace = false;
+  IdMap ids;
+  std::string root_options;  // of the tmpfs that is root and scratch space
+  std::string attach_point;
+  std::vector<RootOp> root;
+  std::vector<KernelSetting> settings;
+  CgroupHost cgroup;
+  std::vector<CgroupWrite> cgroup_writes;
+  std::vector<ResourceLimit> rlimits;
+  unsigned pin_cpus = 0;  // 0: not pinned
+  std::uint64_t landlock_handled = 0, landlock_scoped = 0;
+  std::vector<LandlockRule> landlock;
+  std::vector<sock_filter> filter;
+  bool listener = false;  // refusals come to the supervisor, which names them in the report
+  bool apparmor = false;
+  bool keyring = true;
+  std::string home, workdir, path;
+  std::vector<std::string> env;  // NAME=VALUE
+  bool terminal = false;
+  Watchdog watchdog;
+  std::array<LayerState, kLayers.size()> layers;
+  std::vector<LimitBinding> bindings;
+  std::vector<std::string> notices;  // said once on stderr
+
+  LayerState& layer(Layer which) { return layers[index(which)]; }
+  const LayerState& layer(Layer which) const { return layers[index(which)]; }
+};
+
+Result<Plan> compile(const Policy& policy, const HostFeatures& host, const CompileInputs& inputs);
+
+// The parts of `compile`, one file each.
+void plan_root(Plan& plan, const HostFeatures& host, const CompileInputs& inputs);
+Result<void> plan_limits(Plan& plan, const HostFeatures& host);
+void plan_landlock(Plan& plan, const HostFeatures& host);
+Result<void> plan_filter(Plan& plan, const HostFeatures& host, const CompileInputs& inputs);
+
+// For people: `pctx-sandbox explain`.
+std::string explain(const Plan& plan);
+
+}  // namespace pctx

@@ -1,0 +1,190 @@
+// The box's root: what it holds and in which order it is built.
+#include <array>
+
+#include <fmt/format.h>
+
+#include "plan/plan.h"
+#include "sys/kernel_abi.h"
+
+namespace pctx {
+namespace {
+
+constexpr std::uint64_t kLent = abi::kMountRdonly | abi::kMountNosuid | abi::kMountNodev;
+constexpr std::uint64_t kWritable = abi::kMountNosuid | abi::kMountNodev;
+constexpr const char* kUser = "sandbox";
+
+struct Device {
+  const char* name;
+  unsigned major, minor;
+};
+constexpr std::array<Device, 6> kDevices{
+    {{"null", 1, 3}, {"zero", 1, 5}, {"full", 1, 7}, {"random", 1, 8}, {"urandom", 1, 9}, {"tty", 5, 0}}};
+
+// What an ordinary uid could still read there and has no business with: keys, addresses, interrupts (keystroke timing),
+// hardware. The rest of /proc is read-only and root's.
+struct Mask {
+  const char* name;
+  bool directory;
+};
+constexpr std::array<Mask, 14> kProcMasks{{{"acpi", true},
+                                           {"asound", true},
+                                           {"scsi", true},
+                                           {"bus", true},
+                                           {"cmdline", false},
+                                           {"config.gz", false},
+                                           {"interrupts", false},
+                                           {"kallsyms", false},
+                                           {"kcore", false},
+                                           {"key-users", false},
+                                           {"keys", false},
+                                           {"kmsg", false},
+                                           {"sysrq-trigger", false},
+                                           {"timer_list", false}}};
+
+class RootBuilder {
+ public:
+  explicit RootBuilder(Plan& plan) : plan_(plan) {}
+
+  void directory(std::string target, unsigned mode = 0755) {
+    for (std::size_t at = target.find('/'); at != std::string::npos; at = target.find('/', at + 1))
+      make(target.substr(0, at), 0755);
+    make(std::move(target), mode);
+  }
+  void file(std::string target, std::string content) {
+    parent(target);
+    add({.kind = RootOpKind::file, .target = std::move(target), .text = std::move(content), .mode = 0644});
+  }
+  void link(std::string target, std::string to) {
+    parent(target);
+    add({.kind = RootOpKind::link, .target = std::move(target), .text = std::move(to)});
+  }
+  void bind(std::string source, std::string target, bool is_directory, std::uint64_t attributes) {
+    if (is_directory)
+      directory(target);
+    else
+      parent(target);
+    add({.kind = RootOpKind::bind,
+         .target = std::move(target),
+         .text = std::move(source),
+         .attributes = attributes,
+         .directory = is_directory});
+  }
+  void device(const Device& device) {
+    bind(fmt::format("/dev/{}", device.name), fmt::format("dev/{}", device.name), false,
+         abi::kMountNosuid | abi::kMountNoexec);
+    RootOp& op = plan_.root.back();
+    op.device = true;
+    op.major = device.major;
+    op.minor = device.minor;
+  }
+  // A writable part of the root's own file system: one size and inode limit for all of them together.
+  void scratch(std::string target, unsigned mode) {
+    directory(target, mode);
+    add({.kind = RootOpKind::scratch, .target = std::move(target), .attributes = kWritable, .mode = mode});
+  }
+  void add(RootOp op) { plan_.root.push_back(std::move(op)); }
+
+ private:
+  void parent(const std::string& target) {
+    if (const std::size_t slash = target.rfind('/'); slash != std::string::npos) directory(target.substr(0, slash));
+  }
+  void make(std::string target, unsigned mode) {
+    for (const RootOp& op : plan_.root)
+      if (op.kind == RootOpKind::directory && op.target == target) return;
+    add({.kind = RootOpKind::directory, .target = std::move(target), .mode = mode});
+  }
+  Plan& plan_;
+};
+
+std::string relative(const std::string& absolute) { return absolute.substr(1); }
+
+void system_tree(RootBuilder& root, const HostFeatures& host) {
+  for (const HostPath& entry : host.system) {
+    // Links at the top (/bin → usr/bin) and for the clock are rebuilt; where they lead is lent already. /etc/localtime
+    // leads into /usr/share/zoneinfo.
+    if (entry.kind == PathKind::link)
+      root.link(relative(entry.path), entry.target);
+    else
+      root.bind(entry.path, relative(entry.path), entry.kind == PathKind::directory, kLent);
+  }
+}
+
+void synthetic_etc(RootBuilder& root, const Plan& plan, const HostFeatures& host) {
+  const Policy& policy = plan.policy;
+  const std::string name = policy.uid == 0 ? "root" : kUser;
+  root.file("etc/passwd",
+            fmt::format("{}:x:{}:{}:Sandbox:{}:/bin/sh\nnobody:x:65534:65534:nobody:/:/usr/sbin/nologin\n", name,
+                        policy.uid, policy.uid, plan.home));
+  root.file("etc/group", fmt::format("{}:x:{}:\nnogroup:x:65534:\n", name, policy.uid));
+  root.file("etc/hosts", fmt::format("127.0.0.1 localhost {0}\n::1 localhost {0}\n", policy.hostname));
+  root.file("etc/hostname", policy.hostname + "\n");
+  root.file("etc/nsswitch.conf", "passwd: files\ngroup: files\nhosts: files dns\nservices: files\nprotocols: files\n");
+  root.link("etc/mtab", "/proc/self/mounts");
+  root.link("etc/os-release", "../usr/lib/os-release");
+  if (policy.network == Network::host)
+    root.bind("/etc/resolv.conf", "etc/resolv.conf", false, kLent);
+  else
+    root.file("etc/resolv.conf", "");
+  (void)host;
+}
+
+}  // namespace
+
+void plan_root(Plan& plan, const HostFeatures& host, const CompileInputs& inputs) {
+  const Policy& policy = plan.policy;
+  RootBuilder root{plan};
+  plan.attach_point = host.attach_point;
+  plan.home = fmt::format("/home/{}", kUser);
+  system_tree(root, host);
+  synthetic_etc(root, plan, host);
+  root.directory("run");
+  root.directory("var/empty");
+  root.link("var/tmp", "/tmp");
+  root.link("var/run", "/run");
+  root.scratch("tmp", 01777);
+  root.scratch(relative(plan.home), 0755);
+
+  for (const Device& device : kDevices) root.device(device);
+  root.scratch("dev/shm", 01777);
+  root.link("dev/fd", "/proc/self/fd");
+  root.link("dev/stdin", "/proc/self/fd/0");
+  root.link("dev/stdout", "/proc/self/fd/1");
+  root.link("dev/stderr", "/proc/self/fd/2");
+  root.directory("dev/pts");
+  root.add({.kind = RootOpKind::devpts, .target = "dev/pts", .attributes = abi::kMountNosuid | abi::kMountNoexec});
+  root.link("dev/ptmx", "pts/ptmx");
+
+  root.directory("proc");
+  if (!inputs.missing.test(index(Layer::proc))) {
+    root.add({.kind = RootOpKind::proc,
+              .target = "proc",
+              .attributes = abi::kMountRdonly | abi::kMountNosuid | abi::kMountNodev | abi::kMountNoexec});
+    for (const Mask& mask : kProcMasks)
+      root.add({.kind = RootOpKind::mask, .target = fmt::format("proc/{}", mask.name), .directory = mask.directory});
+  }
+
+  if (inputs.mnt) {
+    root.bind(inputs.mnt->path, "mnt", true, kWritable);
+    if (plan.ids.host_uid != inputs.mnt->uid) plan.root.back().idmap = inputs.mnt;
+  } else {
+    root.directory("mnt");
+  }
+  for (std::size_t i = 0; i < policy.binds.size(); ++i) {
+    const LentPath& lent = inputs.binds[i];
+    root.bind(lent.path, relative(policy.binds[i].target), lent.directory,
+              policy.binds[i].writable ? kWritable : kLent);
+    if (host.privileged && plan.ids.host_uid != lent.uid) plan.root.back().idmap = lent;
+  }
+  for (const Tmpfs& tmpfs : policy.tmpfs) {
+    root.directory(relative(tmpfs.target));
+    root.add({.kind = RootOpKind::tmpfs,
+              .target = relative(tmpfs.target),
+              .text = fmt::format("size={},nr_inodes={},mode=1777", tmpfs.size, policy.limits.inodes),
+              .attributes = kWritable});
+  }
+  // Our own entries must not eat the guest's share.
+  plan.root_options = fmt::format("size={},nr_inodes={},mode=0755", policy.limits.disk + 128_KiB,
+                                  policy.limits.inodes + plan.root.size() + 8);
+}
+
+}  // namespace pctx

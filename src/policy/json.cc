@@ -1,0 +1,220 @@
+// The strict reader and the writer of policy files. Each key stands once, in the table of its group.
+#include <functional>
+#include <map>
+
+#include <fmt/format.h>
+#include <nlohmann/json.hpp>
+
+#include "policy/policy.h"
+
+namespace pctx {
+namespace {
+
+using Json = nlohmann::ordered_json;
+using Reader = std::function<Result<void>(const Json&)>;
+using Table = std::map<std::string_view, Reader>;
+
+constexpr int kMaxDepth = 8;
+
+Error wrong(std::string_view key, std::string_view expected) {
+  return usage_error(fmt::format("policy: '{}' must be {}", key, expected));
+}
+
+// Says which key a reader of units or paths stumbled over.
+template <class T>
+Result<T> at(std::string_view key, Result<T> value) {
+  if (value) return value;
+  Error error = std::move(value).error();
+  error.what = fmt::format("policy: '{}': {}", key, error.what);
+  return error;
+}
+
+Result<std::string> text(std::string_view key, const Json& value) {
+  if (!value.is_string()) return wrong(key, "a string");
+  return value.get<std::string>();
+}
+
+Result<std::uint64_t> count(std::string_view key, const Json& value) {
+  if (!value.is_number_unsigned()) return wrong(key, "a whole number");
+  return value.get<std::uint64_t>();
+}
+
+// Sizes may be numbers of bytes, durations numbers of seconds.
+Result<std::uint64_t> size(std::string_view key, const Json& value) {
+  if (value.is_number_unsigned()) return value.get<std::uint64_t>();
+  return at(key, parse_size(PCTX_TRY(text(key, value))));
+}
+
+Result<Millis> duration(std::string_view key, const Json& value) {
+  if (value.is_number()) return at(key, parse_duration(fmt::format("{:.3f}", value.get<double>())));
+  return at(key, parse_duration(PCTX_TRY(text(key, value))));
+}
+
+Result<std::uint32_t> cpus(std::string_view key, const Json& value) {
+  if (value.is_number()) return at(key, parse_cpus(fmt::format("{:.3f}", value.get<double>())));
+  return at(key, parse_cpus(PCTX_TRY(text(key, value))));
+}
+
+template <class T, class Each>
+Result<void> list(std::string_view key, const Json& value, std::vector<T>& into, Each each) {
+  if (!value.is_array()) return wrong(key, "a list of strings");
+  into.clear();
+  for (const Json& item : value) {
+    const std::string word = PCTX_TRY(text(key, item));
+    into.push_back(PCTX_TRY(at(key, each(word))));
+  }
+  return {};
+}
+
+Result<void> layers(std::string_view key, const Json& value, LayerSet& into) {
+  if (!value.is_array()) return wrong(key, "a list of layer names");
+  into.reset();
+  for (const Json& item : value) {
+    const std::string name = PCTX_TRY(text(key, item));
+    into |= PCTX_TRY(at(key, parse_layers(name)));
+  }
+  return {};
+}
+
+Result<void> read_object(std::string_view where, const Json& object, const Table& table) {
+  if (!object.is_object()) return wrong(where.empty() ? "the policy" : where, "an object");
+  for (const auto& [key, value] : object.items()) {
+    const auto reader = table.find(key);
+    if (reader == table.end()) {
+      std::string known;
+      for (const auto& entry : table) known += fmt::format("{}{}", known.empty() ? "" : ", ", entry.first);
+      return usage_error(fmt::format("policy: unknown key '{}{}{}'", where, where.empty() ? "" : ".", key),
+                         "the keys here are " + known);
+    }
+    PCTX_TRY(reader->second(value));
+  }
+  return {};
+}
+
+// Binds one key to one field: the reader of its kind, assigned on success.
+template <class Field, class Kind>
+Reader field(std::string_view key, Field& into, Kind kind) {
+  return [key, &into, kind](const Json& value) -> Result<void> {
+    into = PCTX_TRY(kind(key, value));
+    return {};
+  };
+}
+
+Result<Json> parse(std::string_view input) {
+  if (input.size() > kMaxPolicyBytes) return usage_error(fmt::format("policy: larger than {} bytes", kMaxPolicyBytes));
+  bool too_deep = false;
+  std::string repeated;
+  std::vector<std::vector<std::string>> keys;
+  const auto watch = [&](int depth, Json::parse_event_t event, Json& parsed) {
+    if (depth > kMaxDepth) too_deep = true;
+    if (event == Json::parse_event_t::object_start) keys.emplace_back();
+    if (event == Json::parse_event_t::object_end && !keys.empty()) keys.pop_back();
+    if (event == Json::parse_event_t::key && !keys.empty()) {
+      const std::string key = parsed.get<std::string>();
+      for (const std::string& known : keys.back())
+        if (known == key) repeated = key;
+      keys.back().push_back(key);
+    }
+    return !too_deep;
+  };
+  Json json = Json::parse(input.begin(), input.end(), watch, /*allow_exceptions=*/false);
+  if (too_deep) return usage_error(fmt::format("policy: nested deeper than {} levels", kMaxDepth));
+  if (json.is_discarded()) return usage_error("policy: not valid JSON", "check it with: python3 -m json.tool FILE");
+  if (!repeated.empty()) return usage_error(fmt::format("policy: the key '{}' stands twice", repeated));
+  return json;
+}
+
+}  // namespace
+
+Result<Policy> policy_from_json(std::string_view input, Policy policy) {
+  const Json json = PCTX_TRY(parse(input));
+  Limits& limits = policy.limits;
+  const Table limit_keys{
+      {"memory", field("limits.memory", limits.memory, size)},
+      {"cpus", field("limits.cpus", limits.cpus, cpus)},
+      {"pids", field("limits.pids", limits.pids, count)},
+      {"timeout", field("limits.timeout", limits.timeout, duration)},
+      {"cpu_time", field("limits.cpu_time", limits.cpu_time, duration)},
+      {"disk", field("limits.disk", limits.disk, size)},
+      {"inodes", field("limits.inodes", limits.inodes, count)},
+      {"output", field("limits.output", limits.output, size)},
+      {"files", field("limits.files", limits.files, count)},
+      {"io_read", field("limits.io_read", limits.io_read, size)},
+      {"io_write", field("limits.io_write", limits.io_write, size)},
+  };
+  std::vector<Bind> ro, rw;
+  const Table file_keys{
+      {"mnt", field("files.mnt", policy.mnt, text)},
+      {"ro", [&](const Json& v) { return list("files.ro", v, ro, [](const std::string& t) { return parse_bind(t, false); }); }},
+      {"rw", [&](const Json& v) { return list("files.rw", v, rw, [](const std::string& t) { return parse_bind(t, true); }); }},
+      {"tmpfs", [&](const Json& v) { return list("files.tmpfs", v, policy.tmpfs, parse_tmpfs); }},
+      {"workdir", field("files.workdir", policy.workdir, text)},
+  };
+  const Table identity_keys{
+      {"env",
+       [&](const Json& value) -> Result<void> {
+         if (!value.is_object()) return wrong("identity.env", "an object of strings");
+         policy.env.clear();
+         for (const auto& [name, content] : value.items())
+           policy.env.emplace_back(name, PCTX_TRY(text("identity.env." + name, content)));
+         return {};
+       }},
+      {"hostname", field("identity.hostname", policy.hostname, text)},
+      {"uid",
+       [&](const Json& value) -> Result<void> {
+         const std::uint64_t uid = PCTX_TRY(count("identity.uid", value));
+         if (uid > 65533) return wrong("identity.uid", "below 65534");
+         policy.uid = static_cast<std::uint32_t>(uid);
+         return {};
+       }},
+  };
+  const Table keys{
+      {"limits", [&](const Json& value) { return read_object("limits", value, limit_keys); }},
+      {"files", [&](const Json& value) { return read_object("files", value, file_keys); }},
+      {"identity", [&](const Json& value) { return read_object("identity", value, identity_keys); }},
+      {"network", field("network", policy.network,
+                        [](std::string_view key, const Json& value) -> Result<Network> {
+                          return at(key, parse_network(PCTX_TRY(text(key, value))));
+                        })},
+      {"seccomp", field("seccomp", policy.seccomp, text)},
+      {"require", [&](const Json& value) { return layers("require", value, policy.require); }},
+      {"allow_degraded", [&](const Json& value) { return layers("allow_degraded", value, policy.allow_degraded); }},
+  };
+  PCTX_TRY(read_object("", json, keys));
+  for (std::vector<Bind>* binds : {&ro, &rw})
+    policy.binds.insert(policy.binds.end(), binds->begin(), binds->end());
+  return policy;
+}
+
+std::string policy_to_json(const Policy& policy) {
+  const Limits& limits = policy.limits;
+  Json out;
+  out["limits"] = {{"memory", limits.memory},
+                   {"cpus", limits.cpus / 1000.0},
+                   {"pids", limits.pids},
+                   {"timeout", static_cast<double>(limits.timeout.count()) / 1000.0}};
+  if (limits.cpu_time) out["limits"]["cpu_time"] = static_cast<double>(limits.cpu_time->count()) / 1000.0;
+  out["limits"]["disk"] = limits.disk;
+  out["limits"]["inodes"] = limits.inodes;
+  out["limits"]["output"] = limits.output;
+  out["limits"]["files"] = limits.files;
+  if (limits.io_read) out["limits"]["io_read"] = *limits.io_read;
+  if (limits.io_write) out["limits"]["io_write"] = *limits.io_write;
+  Json files = Json::object();
+  if (policy.mnt) files["mnt"] = *policy.mnt;
+  for (const Bind& bind : policy.binds) files[bind.writable ? "rw" : "ro"].push_back(bind.source + ":" + bind.target);
+  for (const Tmpfs& tmpfs : policy.tmpfs) files["tmpfs"].push_back(fmt::format("{}:{}", tmpfs.target, tmpfs.size));
+  if (!policy.workdir.empty()) files["workdir"] = policy.workdir;
+  if (!files.empty()) out["files"] = files;
+  Json env = Json::object();
+  for (const auto& [name, value] : policy.env) env[name] = value;
+  out["identity"] = {{"env", env}, {"hostname", policy.hostname}, {"uid", policy.uid}};
+  out["network"] = policy.network == Network::none ? "none" : "host";
+  if (policy.seccomp) out["seccomp"] = *policy.seccomp;
+  for (const auto& [key, set] : {std::pair{"require", policy.require}, {"allow_degraded", policy.allow_degraded}})
+    for (const LayerInfo& entry : kLayers)
+      if (set.test(index(entry.layer))) out[key].push_back(entry.name);
+  return out.dump(2, ' ', false, Json::error_handler_t::replace);
+}
+
+}  // namespace pctx

@@ -1,0 +1,56 @@
+#include <fmt/format.h>
+
+#include "policy/policy.h"
+
+namespace pctx {
+
+Result<Bind> parse_bind(std::string_view text, bool writable) {
+  const std::size_t colon = text.find(':');
+  if (writable && colon == std::string_view::npos)
+    return usage_error(fmt::format("'{}' names no place in the box", text), "write --rw HOST:GUEST");
+  Bind bind{std::string{text.substr(0, colon)}, "", writable};
+  bind.target = colon == std::string_view::npos ? bind.source : std::string{text.substr(colon + 1)};
+  if (bind.source.empty() || bind.target.empty())
+    return usage_error(fmt::format("'{}' lacks a path", text), "write HOST or HOST:GUEST");
+  return bind;
+}
+
+Result<Tmpfs> parse_tmpfs(std::string_view text) {
+  const std::size_t colon = text.find(':');
+  Tmpfs tmpfs{std::string{text.substr(0, colon)}};
+  if (colon != std::string_view::npos) tmpfs.size = PCTX_TRY(parse_size(text.substr(colon + 1)));
+  return tmpfs;
+}
+
+Result<std::pair<std::string, std::string>> parse_env(std::string_view text) {
+  const std::size_t equals = text.find('=');
+  if (equals == std::string_view::npos || equals == 0)
+    return usage_error(fmt::format("'{}' is not NAME=VALUE", text),
+                       "nothing is inherited from your environment: write the value, for example --env LANG=C.UTF-8");
+  return std::pair{std::string{text.substr(0, equals)}, std::string{text.substr(equals + 1)}};
+}
+
+Result<LayerSet> parse_layers(std::string_view text) {
+  LayerSet set;
+  while (!text.empty()) {
+    const std::size_t comma = text.find(',');
+    const std::string_view name = text.substr(0, comma);
+    text.remove_prefix(comma == std::string_view::npos ? text.size() : comma + 1);
+    const auto layer = layer_named(name);
+    if (!layer) {
+      std::string known;
+      for (const LayerInfo& entry : kLayers) known += fmt::format("{}{}", known.empty() ? "" : ", ", entry.name);
+      return usage_error(fmt::format("'{}' is not a layer", name), "the layers are " + known);
+    }
+    set.set(index(*layer));
+  }
+  return set;
+}
+
+Result<Network> parse_network(std::string_view text) {
+  if (text == "none") return Network::none;
+  if (text == "host") return Network::host;
+  return usage_error(fmt::format("'{}' is not a network mode", text), "write none or host");
+}
+
+}  // namespace pctx

@@ -1,0 +1,75 @@
+// Policy: what a run may do. Plain data, with defaults that are safe and useful on their own; JSON outside, this inside.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include "base/result.h"
+#include "base/units.h"
+#include "policy/layer.h"
+
+namespace pctx {
+
+struct Limits {
+  std::uint64_t memory = 1_GiB;  // swap and tmpfs included
+  std::uint32_t cpus = 1000;     // thousandths of a CPU
+  std::uint64_t pids = 64;       // processes and threads
+  Millis timeout{30'000};        // wall clock; 0 is no limit
+  std::optional<Millis> cpu_time;
+  std::uint64_t disk = 256_MiB;  // /tmp, /dev/shm and the home folder together
+  std::uint64_t inodes = 20'000;
+  std::uint64_t output = 16_MiB;  // stdout and stderr together
+  std::uint64_t files = 512;      // open files of one process
+  std::optional<std::uint64_t> io_read;  // bytes per second
+  std::optional<std::uint64_t> io_write;
+};
+
+struct Bind {
+  std::string source;
+  std::string target;
+  bool writable = false;
+};
+
+struct Tmpfs {
+  std::string target;
+  std::uint64_t size = 64_MiB;
+};
+
+enum class Network { none, host };
+
+struct Policy {
+  Limits limits;
+  std::optional<std::string> mnt;  // host folder, read-write at /mnt
+  std::vector<Bind> binds;
+  std::vector<Tmpfs> tmpfs;
+  std::string workdir;  // empty: /mnt if there is one, else the home folder
+  std::vector<std::pair<std::string, std::string>> env;
+  std::string hostname = "sandbox";
+  std::uint32_t uid = 1000;
+  Network network = Network::none;
+  std::optional<std::string> seccomp;  // path of an OCI profile that replaces the default filter
+  LayerSet require;
+  LayerSet allow_degraded;
+};
+
+// What people write after --ro, --rw and --tmpfs.
+Result<Bind> parse_bind(std::string_view text, bool writable);
+Result<Tmpfs> parse_tmpfs(std::string_view text);
+Result<std::pair<std::string, std::string>> parse_env(std::string_view text);
+Result<LayerSet> parse_layers(std::string_view comma_separated);
+Result<Network> parse_network(std::string_view text);
+
+// Reads a policy file over `base`: keys that are absent keep the value they have there. Strict: an unknown key, a wrong
+// type or a value out of range is an error that names the key.
+Result<Policy> policy_from_json(std::string_view text, Policy base = {});
+std::string policy_to_json(const Policy& policy);
+inline constexpr std::size_t kMaxPolicyBytes = 1 << 20;
+
+// Everything about a policy that can be judged without looking at the host.
+Result<void> validate(const Policy& policy);
+
+}  // namespace pctx

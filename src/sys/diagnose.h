@@ -1,0 +1,19 @@
+// Why this host refuses a box, in words, with the exact next step. Looked at only after a failure, and by `doctor`.
+#pragma once
+
+#include <string>
+
+#include "base/result.h"
+
+namespace pctx {
+
+Error explain_clone_failure(int code);
+// The namespaces were made, but their owner has no power in them (AppArmor on Ubuntu 24.04 does that).
+Error explain_privilege_failure(std::string what, int code);
+Error explain_proc_failure(int code);
+
+// Facts behind those sentences.
+bool in_container();
+bool apparmor_restricts_namespaces();
+
+}  // namespace pctx

@@ -1,0 +1,105 @@
+#include "sys/files.h"
+
+#include <fcntl.h>
+#include <sys/socket.h>
+
+#include <array>
+#include <cstring>
+
+#include <fmt/format.h>
+
+namespace pctx::sys {
+
+Result<Fd> open_at(int dir, const std::string& path, int flags, unsigned mode) {
+  Fd fd{::openat(dir, path.c_str(), flags | O_CLOEXEC, mode)};
+  if (!fd) return os_error(fmt::format("cannot open {}", path));
+  return fd;
+}
+
+Result<std::string> read_all(int fd, std::size_t limit) {
+  std::string text;
+  std::array<char, 16384> buffer;
+  for (;;) {
+    const ssize_t got = ::read(fd, buffer.data(), buffer.size());
+    if (got < 0 && errno == EINTR) continue;
+    if (got < 0) return os_error("cannot read");
+    if (got == 0) return text;
+    if (text.size() + static_cast<std::size_t>(got) > limit)
+      return usage_error(fmt::format("the input is larger than {} bytes", limit));
+    text.append(buffer.data(), static_cast<std::size_t>(got));
+  }
+}
+
+Result<std::string> read_file(const std::string& path, std::size_t limit) {
+  const Fd fd = PCTX_TRY(open_at(AT_FDCWD, path, O_RDONLY | O_NOCTTY));
+  auto text = read_all(fd.get(), limit);
+  if (text) return text;
+  Error error = std::move(text).error();
+  error.what = fmt::format("{}: {}", path, error.what);
+  return error;
+}
+
+std::optional<std::string> try_read_file(const std::string& path, std::size_t limit, int dir) {
+  const Fd fd{::openat(dir, path.c_str(), O_RDONLY | O_CLOEXEC | O_NOCTTY)};
+  if (!fd) return std::nullopt;
+  auto text = read_all(fd.get(), limit);
+  if (!text) return std::nullopt;
+  return *std::move(text);
+}
+
+Result<void> write_at(int dir, const std::string& path, std::string_view text) {
+  const Fd fd = PCTX_TRY(open_at(dir, path, O_WRONLY));
+  if (::write(fd.get(), text.data(), text.size()) != static_cast<ssize_t>(text.size()))
+    return os_error(fmt::format("cannot write '{}' to {}", text, path));
+  return {};
+}
+
+Result<void> write_all(int fd, std::string_view bytes) {
+  while (!bytes.empty()) {
+    const ssize_t put = ::write(fd, bytes.data(), bytes.size());
+    if (put < 0 && errno == EINTR) continue;
+    if (put < 0) return os_error("cannot write");
+    bytes.remove_prefix(static_cast<std::size_t>(put));
+  }
+  return {};
+}
+
+Result<void> send_with_fds(int socket, std::span<const std::byte> bytes, std::span<const int> fds) {
+  iovec data{const_cast<std::byte*>(bytes.data()), bytes.size()};
+  alignas(cmsghdr) std::array<char, CMSG_SPACE(8 * sizeof(int))> control{};
+  if (fds.size() > 8) return os_error("too many descriptors for one message", EINVAL);
+  msghdr message{};
+  message.msg_iov = &data;
+  message.msg_iovlen = 1;
+  if (!fds.empty()) {
+    message.msg_control = control.data();
+    message.msg_controllen = CMSG_SPACE(fds.size_bytes());
+    cmsghdr* header = CMSG_FIRSTHDR(&message);
+    header->cmsg_level = SOL_SOCKET;
+    header->cmsg_type = SCM_RIGHTS;
+    header->cmsg_len = CMSG_LEN(fds.size_bytes());
+    std::memcpy(CMSG_DATA(header), fds.data(), fds.size_bytes());
+  }
+  if (::sendmsg(socket, &message, MSG_NOSIGNAL) < 0) return os_error("cannot send a message");
+  return {};
+}
+
+std::string join(std::string_view directory, std::string_view name) {
+  std::string path{directory};
+  if (!path.empty() && path.back() != '/') path += '/';
+  path += name;
+  return path;
+}
+
+std::vector<std::string_view> split(std::string_view text, char separator) {
+  std::vector<std::string_view> parts;
+  while (!text.empty()) {
+    const std::size_t end = text.find(separator);
+    parts.push_back(text.substr(0, end));
+    if (end == std::string_view::npos) break;
+    text.remove_prefix(end + 1);
+  }
+  return parts;
+}
+
+}  // namespace pctx::sys

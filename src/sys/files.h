@@ -1,0 +1,32 @@
+// Small-file input and output with limits: /proc, /sys, cgroup files, policy files. Every reader takes the most bytes it
+// may return.
+#pragma once
+
+#include <cstddef>
+#include <optional>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "base/fd.h"
+#include "base/result.h"
+
+namespace pctx::sys {
+
+Result<Fd> open_at(int dir, const std::string& path, int flags, unsigned mode = 0);
+Result<std::string> read_all(int fd, std::size_t limit);
+Result<std::string> read_file(const std::string& path, std::size_t limit);
+// The whole file, or nothing: for facts whose absence is an answer.
+std::optional<std::string> try_read_file(const std::string& path, std::size_t limit = 64 * 1024, int dir = -100 /* AT_FDCWD */);
+// One write, as kernel interfaces want it.
+Result<void> write_at(int dir, const std::string& path, std::string_view text);
+Result<void> write_all(int fd, std::string_view bytes);
+
+// Unix sockets: one message with descriptors. `receive` returns the number of bytes, 0 at the end.
+Result<void> send_with_fds(int socket, std::span<const std::byte> bytes, std::span<const int> fds);
+
+std::string join(std::string_view directory, std::string_view name);
+std::vector<std::string_view> split(std::string_view text, char separator);
+
+}  // namespace pctx::sys

@@ -1,0 +1,243 @@
+#include "sys/host.h"
+
+#include <fcntl.h>
+#include <linux/magic.h>
+#include <sched.h>
+#include <sys/stat.h>
+#include <sys/utsname.h>
+#include <sys/vfs.h>
+
+#include <array>
+#include <cstdlib>
+
+#include <fmt/format.h>
+
+#include "base/units.h"
+#include "sys/files.h"
+#include "sys/kernel_abi.h"
+
+namespace pctx {
+namespace {
+
+// What a box may be lent of the system: each is looked for once. Nothing else of the host is ever lent by default.
+constexpr std::array kSystemCandidates{
+    "/usr",           "/bin",
+    "/sbin",          "/lib",
+    "/lib64",         "/lib32",
+    "/libx32",        "/nix/store",
+    "/etc/alternatives", "/etc/ld.so.cache",
+    "/etc/localtime", "/etc/ssl/certs",
+    "/etc/ssl/openssl.cnf", "/etc/pki/tls/certs",
+    "/etc/pki/tls/openssl.cnf", "/etc/pki/ca-trust/extracted",
+    "/etc/crypto-policies", "/etc/fonts",
+};
+
+std::string link_target(const char* path) {
+  std::array<char, 4096> buffer;
+  const ssize_t length = ::readlink(path, buffer.data(), buffer.size());
+  return length > 0 ? std::string{buffer.data(), static_cast<std::size_t>(length)} : std::string{};
+}
+
+std::vector<HostPath> probe_system() {
+  std::vector<HostPath> found;
+  for (const char* path : kSystemCandidates) {
+    struct stat status {};
+    if (::lstat(path, &status) != 0) continue;
+    if (S_ISLNK(status.st_mode))
+      found.push_back({path, PathKind::link, link_target(path)});
+    else if (S_ISDIR(status.st_mode))
+      found.push_back({path, PathKind::directory, ""});
+    else if (S_ISREG(status.st_mode))
+      found.push_back({path, PathKind::file, ""});
+  }
+  return found;
+}
+
+// /etc/subuid: "name-or-uid:start:count"; the first line that is ours.
+std::optional<IdRange> subordinate_range(const char* file, uid_t uid, const std::string& user) {
+  const auto text = sys::try_read_file(file, 1_MiB);
+  if (!text) return std::nullopt;
+  for (std::string_view line : sys::split(*text, '\n')) {
+    const auto fields = sys::split(line, ':');
+    if (fields.size() != 3 || (fields[0] != user && fields[0] != std::to_string(uid))) continue;
+    const auto start = parse_count(fields[1]);
+    const auto count = parse_count(fields[2]);
+    if (start && count && *count > 0 && *start + *count < UINT32_MAX)
+      return IdRange{static_cast<std::uint32_t>(*start), static_cast<std::uint32_t>(*count)};
+  }
+  return std::nullopt;
+}
+
+// By hand, since getpwuid of a static glibc loads the host's NSS modules.
+std::string user_name(uid_t uid) {
+  const auto text = sys::try_read_file("/etc/passwd", 4_MiB);
+  if (!text) return "";
+  for (std::string_view line : sys::split(*text, '\n')) {
+    const auto fields = sys::split(line, ':');
+    if (fields.size() > 2 && fields[2] == std::to_string(uid)) return std::string{fields[0]};
+  }
+  return "";
+}
+
+// The ids that our own user namespace can name: a container often has only 65536 of them.
+std::uint64_t mapped_ids_end() {
+  const auto text = sys::try_read_file("/proc/self/uid_map");
+  std::uint64_t end = 0;
+  if (!text) return end;
+  for (std::string_view line : sys::split(*text, '\n')) {
+    unsigned long inside = 0, outside = 0, count = 0;
+    if (std::sscanf(std::string{line}.c_str(), "%lu %lu %lu", &inside, &outside, &count) == 3)
+      end = std::max<std::uint64_t>(end, inside + count);
+  }
+  return end;
+}
+
+bool has_admin_capability() {
+  const auto status = sys::try_read_file("/proc/self/status");
+  if (!status) return false;
+  const std::size_t at = status->find("CapEff:\t");
+  if (at == std::string::npos) return false;
+  const std::uint64_t caps = std::strtoull(status->c_str() + at + 8, nullptr, 16);
+  constexpr std::uint64_t kNeeded = (1ULL << 21) | (1ULL << 7) | (1ULL << 6);  // SYS_ADMIN, SETUID, SETGID
+  return (caps & kNeeded) == kNeeded;
+}
+
+// Path of ourselves in the hierarchy of `controller` ("" is v2), from /proc/self/cgroup.
+std::string own_cgroup(const std::string& table, std::string_view controller) {
+  for (std::string_view line : sys::split(table, '\n')) {
+    const std::size_t first = line.find(':');
+    const std::size_t second = line.find(':', first + 1);
+    if (second == std::string_view::npos) continue;
+    const std::string_view names = line.substr(first + 1, second - first - 1);
+    if (controller.empty() ? names.empty() : false) return std::string{line.substr(second + 1)};
+    for (std::string_view name : sys::split(names, ','))
+      if (name == controller) return std::string{line.substr(second + 1)};
+  }
+  return "/";
+}
+
+bool may_make_cgroups(const std::string& directory) {
+  return ::faccessat(AT_FDCWD, directory.c_str(), W_OK | X_OK, AT_EACCESS) == 0;
+}
+
+std::string v1_directory(const std::string& table, const char* controller) {
+  const std::string mount = fmt::format("/sys/fs/cgroup/{}", controller);
+  // Without a cgroup namespace a container's own path does not exist below its mount: then the mount is our own.
+  for (const std::string& candidate : {mount + own_cgroup(table, controller), mount})
+    if (may_make_cgroups(candidate)) return candidate;
+  return "";
+}
+
+bool has_words(const std::string& text, std::initializer_list<std::string_view> words) {
+  const std::string padded = " " + text.substr(0, text.find('\n')) + " ";
+  for (std::string_view word : words)
+    if (padded.find(fmt::format(" {} ", word)) == std::string::npos) return false;
+  return true;
+}
+
+void probe_v2(CgroupHost& host, bool privileged, const std::string& table) {
+  const std::string own = "/sys/fs/cgroup" + own_cgroup(table, "");
+  // The root of the hierarchy may hold processes and children both; only root may write there. In a container the
+  // root of the mount is an ordinary cgroup, has cgroup.type, and its processes forbid controllers below it.
+  const auto root_children = sys::try_read_file("/sys/fs/cgroup/cgroup.subtree_control");
+  if (privileged && may_make_cgroups("/sys/fs/cgroup") && root_children) {
+    const bool real_root = ::access("/sys/fs/cgroup/cgroup.type", F_OK) != 0;
+    if (real_root || has_words(*root_children, {"memory", "pids", "cpu"})) {
+      host.version = CgroupVersion::v2;
+      host.unified = "/sys/fs/cgroup";
+      return;
+    }
+  }
+  const auto controllers = sys::try_read_file(own + "/cgroup.controllers");
+  if (controllers && has_words(*controllers, {"memory", "pids"}) && may_make_cgroups(own) &&
+      ::faccessat(AT_FDCWD, (own + "/cgroup.subtree_control").c_str(), W_OK, AT_EACCESS) == 0) {
+    const auto processes = sys::try_read_file(own + "/cgroup.procs");
+    // Alone in a delegated cgroup we may rearrange it; with company (a shell, a container's init) we must not.
+    if (processes && sys::split(*processes, '\n').size() == 1) {
+      host.version = CgroupVersion::v2;
+      host.unified = own;
+      host.own_scope = true;
+      return;
+    }
+  }
+  const char* runtime = std::getenv("XDG_RUNTIME_DIR");
+  if (!privileged && runtime != nullptr && ::access(fmt::format("{}/systemd/private", runtime).c_str(), F_OK) == 0 &&
+      ::access("/usr/bin/systemd-run", X_OK) == 0) {
+    host.ask_systemd = true;
+  }
+  host.why_none = privileged ? "the cgroup file system is read-only or its controllers are not enabled for us"
+                             : "no cgroup is delegated to this user";
+}
+
+CgroupHost probe_cgroups(bool privileged) {
+  CgroupHost host;
+  struct statfs type {};
+  if (::statfs("/sys/fs/cgroup", &type) != 0) {
+    host.why_none = "/sys/fs/cgroup is not there";
+    return host;
+  }
+  const std::string table = sys::try_read_file("/proc/self/cgroup").value_or("");
+  if (type.f_type == CGROUP2_SUPER_MAGIC) {
+    probe_v2(host, privileged, table);
+    return host;
+  }
+  host.memory = v1_directory(table, "memory");
+  host.pids = v1_directory(table, "pids");
+  host.cpu = v1_directory(table, "cpu");
+  host.cpuacct = v1_directory(table, "cpuacct");
+  if (host.memory.empty() || host.pids.empty() || host.cpu.empty()) {
+    host.why_none = privileged ? "the memory, pids or cpu controller of cgroup v1 is missing or read-only"
+                               : "cgroup v1 cannot be delegated to this user";
+    return host;
+  }
+  host.version = CgroupVersion::v1;
+  host.memsw = ::access((host.memory + "/memory.memsw.limit_in_bytes").c_str(), F_OK) == 0;
+  return host;
+}
+
+}  // namespace
+
+HostFeatures probe_host() {
+  HostFeatures host;
+  host.uid = ::geteuid();
+  host.gid = ::getegid();
+  host.privileged = host.uid == 0 && has_admin_capability();
+  utsname name{};
+  if (::uname(&name) == 0) {
+    host.kernel = name.release;
+    (void)std::sscanf(name.release, "%d.%d", &host.kernel_major, &host.kernel_minor);
+  }
+  host.landlock_abi = std::max(0, abi::landlock_create_ruleset(nullptr, 0, 1 /* VERSION */));
+  const auto apparmor = sys::try_read_file("/sys/module/apparmor/parameters/enabled");
+  host.apparmor = apparmor && apparmor->starts_with('Y');
+  if (host.apparmor) {
+    const auto own = sys::try_read_file("/proc/self/attr/current");
+    // The list of loaded profiles is root's to read; its directory is not, and holds one entry per profile.
+    const auto loaded = sys::try_read_file("/sys/kernel/security/apparmor/profiles", 4_MiB);
+    host.apparmor_profile =
+        own.has_value() && loaded.has_value() && loaded->find(std::string{kGuestProfile} + " (") != std::string::npos;
+  }
+  host.cgroup = probe_cgroups(host.privileged);
+  if (host.privileged) {
+    // Above the ids that systemd hands to containers (up to 0x6fffffff) nothing is allotted; where a container has
+    // fewer ids, its last ones below nobody.
+    constexpr std::uint32_t kUnallotted = 0x70000000;
+    const std::uint64_t end = mapped_ids_end();
+    host.first_free_id = end > kUnallotted + 0x1000000ULL ? kUnallotted : end > 65000 ? 64000 : 0;
+    if (host.first_free_id == 0) host.privileged = false;
+  } else {
+    const std::string user = user_name(host.uid);
+    host.subuid = subordinate_range("/etc/subuid", host.uid, user);
+    host.subgid = subordinate_range("/etc/subgid", host.uid, user);
+    host.id_helpers = ::access("/usr/bin/newuidmap", X_OK) == 0 && ::access("/usr/bin/newgidmap", X_OK) == 0;
+  }
+  host.system = probe_system();
+  for (const char* place : {"/tmp", "/mnt", "/var", "/run"})
+    if (host.attach_point.empty() && ::access(place, F_OK) == 0) host.attach_point = place;
+  if (const char* zone = std::getenv("TZ"); zone != nullptr) host.timezone = zone;
+  cpu_set_t allowed;
+  if (::sched_getaffinity(0, sizeof allowed, &allowed) == 0) host.cpus = static_cast<unsigned>(CPU_COUNT(&allowed));
+  return host;
+}
+
+}  // namespace pctx

@@ -1,0 +1,68 @@
+// HostFeatures: what this host can do, probed once and then passed as a value. Cheap by design (a cold run pays for it):
+// whether namespaces may be created is learnt by creating them, and only a failure asks the slower `diagnose`.
+#pragma once
+
+#include <sys/types.h>
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+namespace pctx {
+
+struct IdRange {
+  std::uint32_t start = 0;
+  std::uint32_t count = 0;
+};
+
+enum class PathKind { absent, file, directory, link };
+
+struct HostPath {
+  std::string path;
+  PathKind kind = PathKind::absent;
+  std::string target;  // of a link
+};
+
+enum class CgroupVersion { none, v1, v2 };
+
+// Where boxes' cgroups may be made. In v1 each controller is a hierarchy of its own.
+struct CgroupHost {
+  CgroupVersion version = CgroupVersion::none;
+  std::string why_none;  // the cause, when version is none
+  std::string unified;   // v2: the directory that gets the box's directory
+  std::string memory, pids, cpu, cpuacct;  // v1: likewise, empty where the controller is missing
+  bool memsw = false;     // v1: memory.memsw.* exist
+  bool own_scope = false;  // v2: `unified` holds ourselves; we must step into a leaf first
+  bool ask_systemd = false;  // rootless v2: a delegated scope can be had from the user's systemd
+};
+
+struct HostFeatures {
+  uid_t uid = 0;
+  gid_t gid = 0;
+  bool privileged = false;  // uid 0 with CAP_SYS_ADMIN and the right to map foreign ids
+  int kernel_major = 0;
+  int kernel_minor = 0;
+  std::string kernel;
+  int landlock_abi = 0;
+  bool apparmor_profile = false;  // the guest profile is loaded
+  bool apparmor = false;
+  CgroupHost cgroup;
+  std::uint32_t first_free_id = 0;  // privileged: start of the ids that no account uses
+  std::optional<IdRange> subuid, subgid;
+  bool id_helpers = false;  // newuidmap and newgidmap are installed
+  std::vector<HostPath> system;  // the candidates of `system_candidates`, in that order, absent ones left out
+  std::string attach_point;      // an existing directory on which the new root is mounted before the pivot
+  std::string timezone;          // the caller's TZ, possibly empty
+  unsigned cpus = 1;
+
+  bool kernel_at_least(int major, int minor) const {
+    return kernel_major > major || (kernel_major == major && kernel_minor >= minor);
+  }
+};
+
+HostFeatures probe_host();
+
+inline constexpr const char* kGuestProfile = "pctx-sandbox-guest";  // AppArmor
+
+}  // namespace pctx
