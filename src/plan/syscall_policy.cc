@@ -1,0 +1,206 @@
+#include "plan/syscall_policy.h"
+
+#include <algorithm>
+#include <array>
+#include <cerrno>
+#include <iterator>
+#include <utility>
+#include <vector>
+
+#include "sys/syscall_tables.h"
+
+namespace pctx {
+namespace {
+
+using enum Condition;
+
+constexpr PolicyEntry kPolicy[] = {
+#include "plan/syscall_policy.inc"
+};
+
+// Names become numbers while this file is compiled: a run reads two bytes per entry instead of searching strings.
+constexpr std::int16_t kAbsent = -1;
+
+constexpr auto resolve(Arch arch) {
+  std::array<std::int16_t, std::size(kPolicy)> numbers{};
+  for (std::size_t i = 0; i < numbers.size(); ++i) {
+    numbers[i] = static_cast<std::int16_t>(syscall_tables::number_of(arch, kPolicy[i].name).value_or(kAbsent));
+  }
+  return numbers;
+}
+constexpr auto kX86_64Numbers = resolve(Arch::x86_64);
+constexpr auto kAarch64Numbers = resolve(Arch::aarch64);
+
+// Kernel constants that the tests compare with the headers; written down since the headers differ in which they have.
+constexpr std::uint64_t kNamespaceFlags = 0x7e02'0000;  // NEWNS NEWCGROUP NEWUTS NEWIPC NEWUSER NEWPID NEWNET
+constexpr std::uint64_t kAfUnix = 1, kAfInet = 2;
+constexpr std::uint64_t kSockStream = 1, kSockDgram = 2, kSockRaw = 3, kSockSeqpacket = 5, kSockTypeMask = 0xf;
+constexpr std::uint64_t kProtoTcp = 6, kProtoUdp = 17;
+constexpr std::uint64_t kSolTcp = 6, kTcpUlp = 31;
+constexpr std::uint64_t kTiocsti = 0x5412, kTioclinux = 0x541c, kTioccons = 0x541d, kTiocsetd = 0x5423;
+constexpr std::uint64_t kPrSetMm = 35, kPrSchedCore = 62, kPrFirstRefused = 78;
+constexpr std::uint64_t kPrSetVma = 0x5356'4d41, kPrSetPtracer = 0x5961'6d61;
+constexpr std::uint64_t kFileTypeMask = 0xf000, kFifo = 0x1000, kRegular = 0x8000, kSocketFile = 0xc000;
+constexpr std::uint64_t kNewListener = 8;
+constexpr std::uint64_t kMadvMergeable = 12;
+constexpr std::uint64_t kFSetPipeSize = 1031;
+
+ArgTest is(unsigned index, std::uint64_t value) {
+  return {static_cast<std::uint8_t>(index), Compare::eq, Width::low32, value, ~std::uint64_t{0}};
+}
+ArgTest below(unsigned index, std::uint64_t value) {
+  return {static_cast<std::uint8_t>(index), Compare::lt, Width::low32, value, ~std::uint64_t{0}};
+}
+ArgTest masked(unsigned index, std::uint64_t mask, std::uint64_t value) {
+  return {static_cast<std::uint8_t>(index), Compare::masked_eq, Width::low32, value, mask};
+}
+// 2 and 10 differ in one bit.
+ArgTest is_inet(unsigned index) { return masked(index, 0xffff'fff7, kAfInet); }
+ArgTest is_type(unsigned index, std::uint64_t type) { return masked(index, kSockTypeMask, type); }
+
+// Collects the rules of one call after the other.
+class RuleWriter {
+ public:
+  RuleWriter(std::vector<Rule>& rules, const FilterOptions& options) : rules_(rules), options_(options) {}
+
+  Action refusal(int code) const { return options_.refusal == Refusal::notify ? Action::notify() : Action::fail(code); }
+
+  void write(int number, Condition condition) {
+    number_ = number;
+    switch (condition) {
+      case always:
+        return allow();
+      case absent:
+        return add(Action::fail(ENOSYS));
+      case clone_flags:
+        allow({masked(0, kNamespaceFlags, 0)});
+        return refuse();
+      case socket_kind:
+        return write_socket();
+      case socketpair_kind:
+        for (const auto type : {kSockStream, kSockDgram, kSockSeqpacket}) allow({is(0, kAfUnix), is_type(1, type)});
+        return add(refusal(EAFNOSUPPORT));
+      case socket_option:
+        // TCP_ULP makes the kernel load modules (tls, espintcp) on behalf of the guest; kTLS is only ever an
+        // optimisation.
+        refuse({is(1, kSolTcp), is(2, kTcpUlp)});
+        return allow();
+      case ioctl_request:
+        for (const auto request : {kTiocsti, kTioclinux, kTioccons, kTiocsetd}) refuse({is(1, request)});
+        return allow();
+      case prctl_option:
+        return write_prctl();
+      case personality_value:
+        for (const std::uint64_t persona : {0x0u, 0x8u, 0x2'0000u, 0x2'0008u, 0xffff'ffffu}) allow({is(0, persona)});
+        return refuse();
+      case mknod_mode:
+        return write_mknod(1);
+      case mknodat_mode:
+        return write_mknod(2);
+      case seccomp_flags:
+        // A listener of the guest's own could let calls of its children wait for ever, out of our supervisor's sight.
+        refuse({masked(1, kNewListener, kNewListener)});
+        return allow();
+      case madvise_advice:
+        // KSM merges equal pages of different boxes, and the time of a write then tells what the other one holds.
+        refuse({is(2, kMadvMergeable)});
+        return allow();
+      case pipe_size:
+        if (!options_.memory_is_accounted) refuse({is(1, kFSetPipeSize)});
+        return allow();
+      case memory_accounted:
+        return options_.memory_is_accounted ? allow() : refuse();
+      case cpus_free:
+        return options_.pins_cpus ? refuse() : allow();
+    }
+  }
+
+ private:
+  void add(Action action, std::vector<ArgTest> tests = {}) { rules_.push_back({number_, action, std::move(tests)}); }
+  void allow(std::vector<ArgTest> tests = {}) { add(Action::allow(), std::move(tests)); }
+  void refuse(std::vector<ArgTest> tests = {}) { add(refusal(EPERM), std::move(tests)); }
+
+  // Protocols are named too: with type alone, SCTP, MPTCP, L2TP and ping sockets would come in, modules loaded on
+  // demand.
+  void write_socket() {
+    for (const auto type : {kSockStream, kSockDgram, kSockSeqpacket}) allow({is(0, kAfUnix), is_type(1, type)});
+    for (const auto protocol : {std::uint64_t{0}, kProtoTcp}) {
+      allow({is_inet(0), is_type(1, kSockStream), is(2, protocol)});
+    }
+    for (const auto protocol : {std::uint64_t{0}, kProtoUdp}) {
+      allow({is_inet(0), is_type(1, kSockDgram), is(2, protocol)});
+    }
+    add(refusal(EPERM), {is_inet(0), is_type(1, kSockRaw)});  // as the kernel answers without CAP_NET_RAW
+    add(refusal(EPROTONOSUPPORT), {is_inet(0)});
+    add(refusal(EPROTONOSUPPORT), {is(0, kAfUnix)});
+    add(refusal(EAFNOSUPPORT));
+  }
+
+  // PR_SET_MM rewrites what /proc says of the process; PR_SCHED_CORE can keep a neighbour's hyperthread idle. Options
+  // from PR_FUTEX_HASH (6.16, takes kernel memory by the slot) on get the answer of an older kernel.
+  void write_prctl() {
+    for (const auto option : {kPrSetMm, kPrSchedCore}) refuse({is(0, option)});
+    allow({below(0, kPrFirstRefused)});
+    for (const auto option : {kPrSetVma, kPrSetPtracer}) allow({is(0, option)});
+    add(Action::fail(EINVAL));
+  }
+
+  // A type of 0 means a regular file. The kernel reads 16 bits of the mode; the mask looks at the upper four of them.
+  void write_mknod(unsigned mode_index) {
+    for (const auto type : {std::uint64_t{0}, kRegular, kFifo, kSocketFile}) {
+      allow({masked(mode_index, kFileTypeMask, type)});
+    }
+    refuse();
+  }
+
+  std::vector<Rule>& rules_;
+  const FilterOptions& options_;
+  int number_ = -1;
+};
+
+}  // namespace
+
+std::span<const PolicyEntry> default_policy() { return kPolicy; }
+
+FilterSpec default_filter(Arch arch, const FilterOptions& options) {
+  FilterSpec spec;
+  spec.arch = arch;
+  spec.rules.reserve(std::size(kPolicy) + 64);
+  RuleWriter writer(spec.rules, options);
+  const auto& numbers = arch == Arch::x86_64 ? kX86_64Numbers : kAarch64Numbers;
+  for (std::size_t i = 0; i < numbers.size(); ++i) {
+    if (numbers[i] != kAbsent) writer.write(numbers[i], kPolicy[i].condition);
+  }
+  spec.fallback = writer.refusal(EPERM);
+  spec.unknown = Action::fail(ENOSYS);
+  return spec;
+}
+
+int refusal_errno(Arch arch, const seccomp_data& call) {
+  const std::string_view name = syscall_name(arch, call.nr);
+  if (name.empty()) return ENOSYS;
+  const auto* entry =
+      std::find_if(std::begin(kPolicy), std::end(kPolicy), [&](const auto& e) { return e.name == name; });
+  if (entry == std::end(kPolicy)) return EPERM;
+  const FilterOptions strictest;
+  FilterSpec spec;
+  spec.arch = arch;
+  spec.fallback = Action::fail(EPERM);
+  RuleWriter(spec.rules, strictest).write(call.nr, entry->condition);
+  const Action action = decide(spec, call);
+  return action.kind == ActionKind::fail ? action.data : EPERM;
+}
+
+std::string_view refused_launch_call(const FilterSpec& spec) {
+  // In the order of use: hand the listener over, close, report a failure, become the guest, or leave.
+  for (const std::string_view name : {"sendmsg", "close", "write", "execve", "execveat", "exit_group"}) {
+    seccomp_data call{};
+    call.nr = syscall_number(spec.arch, name).value_or(-1);
+    call.arch = audit_arch(spec.arch);
+    const ActionKind kind = decide(spec, call).kind;
+    if (kind != ActionKind::allow && kind != ActionKind::log) return name;
+  }
+  return {};
+}
+
+}  // namespace pctx

@@ -1,0 +1,68 @@
+// Which system calls a guest may make when nobody says otherwise. The list is data (syscall_policy.inc), each entry
+// with its reason; this module turns it into a FilterSpec and owns the meaning of the argument conditions.
+//
+// Answers to what is refused: EPERM for calls that Linux 6.18 has; ENOSYS for numbers that it has not, so that programs
+// built for a newer kernel fall back; for sockets the errno of a kernel that lacks the family or protocol.
+#pragma once
+
+#include <linux/seccomp.h>
+
+#include <cstdint>
+#include <span>
+#include <string_view>
+
+#include "plan/filter.h"
+#include "sys/syscalls.h"
+
+namespace pctx {
+
+enum class Condition : std::uint8_t {
+  always,
+  absent,             // answers ENOSYS
+  clone_flags,        // no flag that makes a namespace
+  socket_kind,        // unix, TCP, UDP
+  socketpair_kind,    // unix
+  socket_option,      // not TCP_ULP
+  ioctl_request,      // not the requests that reach out of a terminal
+  prctl_option,       // known and harmless options
+  personality_value,  // plain Linux, with and without UNAME26 and SHORT_INODE
+  mknod_mode,         // regular files, FIFOs, sockets; mode is argument 1
+  mknodat_mode,       // the same; mode is argument 2
+  seccomp_flags,      // not NEW_LISTENER
+  madvise_advice,     // not MADV_MERGEABLE
+  pipe_size,          // not F_SETPIPE_SZ, unless memory is accounted
+  memory_accounted,   // only if memory is accounted
+  cpus_free,          // only if affinity does not bind the CPU limit
+};
+
+struct PolicyEntry {
+  std::string_view name;
+  Condition condition;
+  std::string_view reason;
+};
+
+enum class Refusal : std::uint8_t {
+  error,   // the kernel answers at once
+  notify,  // the supervisor hears of the call, records it and answers refusal_errno()
+};
+
+// The defaults are the strict answers: a caller that forgets one loses a convenience, not a limit.
+struct FilterOptions {
+  bool memory_is_accounted = false;  // a cgroup charges all memory; else whatever outlives its mappings is refused
+  bool pins_cpus = true;             // the CPU limit is an affinity mask, which the guest could widen
+  Refusal refusal = Refusal::error;
+};
+
+// Every entry, in the order of the file; entries that an architecture lacks are skipped when a filter is made.
+std::span<const PolicyEntry> default_policy();
+
+FilterSpec default_filter(Arch arch, const FilterOptions& options);
+
+// The errno that a call refused by default_filter() gets; under Refusal::notify the supervisor answers with it.
+int refusal_errno(Arch arch, const seccomp_data& call);
+
+// The first call that the launcher or our init makes after the filter is in place, and that `spec` would not let pass;
+// empty if all do. With such a filter no guest can start.
+std::string_view refused_launch_call(const FilterSpec& spec);
+
+}  // namespace pctx

@@ -1,0 +1,380 @@
+#include "plan/syscall_policy.h"
+
+#include <fcntl.h>
+#include <gtest/gtest.h>
+#include <linux/sched.h>
+#include <netinet/tcp.h>
+#include <sys/ioctl.h>
+#include <sys/mman.h>
+#include <sys/prctl.h>
+#include <sys/socket.h>
+#include <sys/stat.h>
+#include <sys/syscall.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <array>
+#include <cerrno>
+#include <initializer_list>
+#include <random>
+#include <set>
+#include <string>
+#include <vector>
+
+#include "plan/filter_eval.h"
+
+namespace pctx {
+namespace {
+
+using Args = std::array<std::uint64_t, 6>;
+using Values = std::initializer_list<std::uint64_t>;
+
+constexpr std::uint64_t kUpper = 0xdead'beef'0000'0000;  // what a guest adds to dodge a 64-bit comparison
+constexpr FilterOptions kRelaxed{.memory_is_accounted = true, .pins_cpus = false};
+constexpr std::uint32_t kAllow = SECCOMP_RET_ALLOW;
+
+std::uint32_t fails_with(int code) { return SECCOMP_RET_ERRNO | static_cast<std::uint32_t>(code); }
+
+class Guest {
+ public:
+  explicit Guest(const FilterOptions& options = kRelaxed, Arch arch = Arch::x86_64) : arch_(arch) {
+    auto program = compile_filter(default_filter(arch, options));
+    EXPECT_TRUE(program.has_value());
+    if (program) program_ = *std::move(program);
+  }
+  seccomp_data call(std::string_view name, const Args& args = {}) const {
+    seccomp_data call{};
+    const auto number = syscall_number(arch_, name);
+    EXPECT_TRUE(number.has_value()) << name;
+    call.nr = number.value_or(-1);
+    call.arch = audit_arch(arch_);
+    for (std::size_t i = 0; i < args.size(); ++i) call.args[i] = args[i];
+    return call;
+  }
+  std::uint32_t answer(std::string_view name, const Args& args = {}) const {
+    return evaluate(program_, call(name, args));
+  }
+  std::span<const sock_filter> program() const { return program_; }
+
+ private:
+  Arch arch_;
+  std::vector<sock_filter> program_;
+};
+
+TEST(SyscallPolicy, every_entry_exists_once_and_says_why) {
+  std::set<std::string_view> names;
+  for (const PolicyEntry& entry : default_policy()) {
+    EXPECT_TRUE(names.insert(entry.name).second) << entry.name << " is listed twice";
+    EXPECT_GE(entry.reason.size(), 4u) << entry.name;
+    EXPECT_TRUE(syscall_number(Arch::x86_64, entry.name)) << entry.name << " is misspelt";
+  }
+}
+
+// The other half of the table, written out: a new entry in the list must be taken off here, in sight of a reviewer.
+TEST(SyscallPolicy, what_must_be_refused_is_refused) {
+  const Guest guest;
+  for (const char* name : {"ptrace",
+                           "process_vm_readv",
+                           "process_vm_writev",
+                           "process_madvise",
+                           "process_mrelease",
+                           "pidfd_getfd",
+                           "kcmp",
+                           "io_uring_setup",
+                           "io_uring_enter",
+                           "io_uring_register",
+                           "io_setup",
+                           "io_submit",
+                           "bpf",
+                           "userfaultfd",
+                           "perf_event_open",
+                           "keyctl",
+                           "add_key",
+                           "request_key",
+                           "mount",
+                           "umount2",
+                           "move_mount",
+                           "fsopen",
+                           "fsmount",
+                           "fsconfig",
+                           "fspick",
+                           "open_tree",
+                           "open_tree_attr",
+                           "mount_setattr",
+                           "pivot_root",
+                           "chroot",
+                           "statmount",
+                           "listmount",
+                           "unshare",
+                           "setns",
+                           "init_module",
+                           "finit_module",
+                           "delete_module",
+                           "kexec_load",
+                           "kexec_file_load",
+                           "name_to_handle_at",
+                           "open_by_handle_at",
+                           "clock_settime",
+                           "settimeofday",
+                           "adjtimex",
+                           "clock_adjtime",
+                           "swapon",
+                           "swapoff",
+                           "reboot",
+                           "acct",
+                           "quotactl",
+                           "quotactl_fd",
+                           "nfsservctl",
+                           "lookup_dcookie",
+                           "syslog",
+                           "vhangup",
+                           "sethostname",
+                           "setdomainname",
+                           "fanotify_init",
+                           "fanotify_mark",
+                           "memfd_secret",
+                           "remap_file_pages",
+                           "migrate_pages",
+                           "move_pages",
+                           "lsm_set_self_attr",
+                           "file_setattr",
+                           "cachestat",
+                           "sync"}) {
+    EXPECT_EQ(guest.answer(name), fails_with(EPERM)) << name;
+    EXPECT_EQ(Guest(kRelaxed, Arch::aarch64).answer(name), fails_with(EPERM)) << name;
+  }
+  for (const char* name : {"iopl", "ioperm", "modify_ldt", "uselib", "ustat", "sysfs", "_sysctl", "create_module"}) {
+    EXPECT_EQ(guest.answer(name), fails_with(EPERM)) << name;
+  }
+}
+
+TEST(SyscallPolicy, numbers_from_0_to_600_have_the_answer_of_the_list_on_every_abi) {
+  for (const Arch arch : {Arch::x86_64, Arch::aarch64}) {
+    const Guest guest(kRelaxed, arch);
+    std::set<std::string_view> plain, conditional;
+    for (const PolicyEntry& entry : default_policy()) {
+      (entry.condition == Condition::always ? plain : conditional).insert(entry.name);
+    }
+    for (int number = 0; number <= 600; ++number) {
+      seccomp_data call{};
+      call.nr = number;
+      call.arch = audit_arch(arch);
+      const auto name = syscall_name(arch, number);
+      const std::uint32_t answer = evaluate(guest.program(), call);
+      if (name.empty()) {
+        EXPECT_EQ(answer, fails_with(ENOSYS)) << number;
+      } else if (plain.contains(name)) {
+        EXPECT_EQ(answer, kAllow) << name;
+      } else if (!conditional.contains(name)) {
+        EXPECT_EQ(answer, fails_with(EPERM)) << name;
+      }
+      call.arch = 0x40000003;  // i386
+      EXPECT_EQ(evaluate(guest.program(), call), SECCOMP_RET_KILL_PROCESS) << number;
+      if (arch != Arch::x86_64) continue;
+      call.arch = audit_arch(arch);
+      call.nr = static_cast<int>(static_cast<std::uint32_t>(number) | kX32Bit);
+      EXPECT_EQ(evaluate(guest.program(), call), SECCOMP_RET_KILL_PROCESS) << number;
+    }
+  }
+}
+
+TEST(SyscallPolicy, clone_refuses_every_combination_with_a_namespace_flag) {
+  constexpr std::uint64_t kFlags[] = {CLONE_NEWNS,   CLONE_NEWCGROUP, CLONE_NEWUTS, CLONE_NEWIPC,
+                                      CLONE_NEWUSER, CLONE_NEWPID,    CLONE_NEWNET};
+  constexpr std::uint64_t kThread = CLONE_VM | CLONE_FS | CLONE_FILES | CLONE_SIGHAND | CLONE_THREAD | CLONE_SYSVSEM |
+                                    CLONE_SETTLS | CLONE_PARENT_SETTID | CLONE_CHILD_CLEARTID;
+  for (const Arch arch : {Arch::x86_64, Arch::aarch64}) {
+    const Guest guest(kRelaxed, arch);
+    for (unsigned combination = 0; combination < 1u << std::size(kFlags); ++combination) {
+      std::uint64_t flags = 0;
+      for (std::size_t i = 0; i < std::size(kFlags); ++i) flags |= (combination >> i & 1) ? kFlags[i] : 0;
+      for (const std::uint64_t rest :
+           {std::uint64_t{17}, kThread, std::uint64_t{CLONE_VFORK | CLONE_VM | 17}, kUpper | 17}) {
+        EXPECT_EQ(guest.answer("clone", {flags | rest}), flags == 0 ? kAllow : fails_with(EPERM)) << flags;
+      }
+    }
+  }
+}
+
+TEST(SyscallPolicy, clone3_looks_absent_so_that_glibc_falls_back) {
+  for (const Refusal refusal : {Refusal::error, Refusal::notify}) {
+    EXPECT_EQ(Guest({.refusal = refusal}).answer("clone3", {0x1000, 88}), fails_with(ENOSYS));
+  }
+}
+
+TEST(SyscallPolicy, sockets_are_unix_tcp_and_udp_whatever_the_upper_bits_say) {
+  const Guest guest;
+  for (std::uint64_t family = 0; family < 64; ++family) {
+    for (std::uint64_t type = 0; type < 16; ++type) {
+      for (const std::uint64_t protocol : Values{0, 1, 6, 17, 58, 115, 132, 136, 255, 256, 262}) {
+        const bool inet = family == AF_INET || family == AF_INET6;
+        const bool tcp = type == SOCK_STREAM && (protocol == 0 || protocol == 6);
+        const bool udp = type == SOCK_DGRAM && (protocol == 0 || protocol == 17);
+        const bool local = family == AF_UNIX && (type == SOCK_STREAM || type == SOCK_DGRAM || type == SOCK_SEQPACKET);
+        const bool expected = local || (inet && (tcp || udp));
+        int code = EAFNOSUPPORT;
+        if (inet || family == AF_UNIX) code = EPROTONOSUPPORT;
+        if (inet && type == SOCK_RAW) code = EPERM;
+        for (const std::uint64_t extra : {std::uint64_t{0}, kUpper}) {
+          const Args args{family | extra, type | SOCK_CLOEXEC | SOCK_NONBLOCK | extra, protocol | extra};
+          ASSERT_EQ(guest.answer("socket", args), expected ? kAllow : fails_with(code))
+              << family << " " << type << " " << protocol;
+          if (expected) continue;
+          ASSERT_EQ(refusal_errno(Arch::x86_64, guest.call("socket", args)), code);
+        }
+      }
+    }
+  }
+}
+
+TEST(SyscallPolicy, socketpair_is_for_unix_sockets) {
+  const Guest guest;
+  EXPECT_EQ(guest.answer("socketpair", {AF_UNIX | kUpper, SOCK_STREAM | SOCK_CLOEXEC}), kAllow);
+  EXPECT_EQ(guest.answer("socketpair", {AF_UNIX, SOCK_SEQPACKET}), kAllow);
+  EXPECT_EQ(guest.answer("socketpair", {30 /* AF_TIPC */, SOCK_STREAM}), fails_with(EAFNOSUPPORT));
+}
+
+TEST(SyscallPolicy, terminal_requests_are_refused_by_their_low_bits) {
+  const Guest guest;
+  for (const std::uint64_t request : Values{TIOCSTI, TIOCLINUX, TIOCSETD, TIOCCONS}) {
+    EXPECT_EQ(guest.answer("ioctl", {0, request}), fails_with(EPERM)) << request;
+    EXPECT_EQ(guest.answer("ioctl", {0, request | kUpper}), fails_with(EPERM)) << request;
+  }
+  for (const std::uint64_t request : Values{TCGETS, TIOCGWINSZ, FIONREAD, FIONBIO, TIOCSCTTY, TIOCSPGRP, FIOCLEX}) {
+    EXPECT_EQ(guest.answer("ioctl", {0, request}), kAllow) << request;
+  }
+}
+
+TEST(SyscallPolicy, devices_cannot_be_made) {
+  const Guest guest;
+  for (std::uint64_t type = 0; type < 16; ++type) {
+    const std::uint64_t mode = type << 12;
+    const bool allowed = mode == 0 || mode == S_IFREG || mode == S_IFIFO || mode == S_IFSOCK;
+    for (const std::uint64_t extra : {std::uint64_t{0600}, kUpper | 06777, std::uint64_t{0xffff0000}}) {
+      EXPECT_EQ(guest.answer("mknod", {0, mode | extra}), allowed ? kAllow : fails_with(EPERM)) << type;
+      EXPECT_EQ(guest.answer("mknodat", {0, 0, mode | extra}), allowed ? kAllow : fails_with(EPERM)) << type;
+    }
+  }
+}
+
+TEST(SyscallPolicy, prctl_knows_its_options) {
+  const Guest guest;
+  for (const std::uint64_t option :
+       Values{PR_SET_NAME, PR_SET_PDEATHSIG, PR_SET_NO_NEW_PRIVS, PR_SET_SECCOMP, PR_SET_DUMPABLE, PR_CAPBSET_READ,
+              PR_SET_CHILD_SUBREAPER, PR_SET_VMA, PR_SET_PTRACER}) {
+    EXPECT_EQ(guest.answer("prctl", {option}), kAllow) << option;
+    EXPECT_EQ(guest.answer("prctl", {option | kUpper}), kAllow) << option;
+  }
+  for (const std::uint64_t option : Values{PR_SET_MM, PR_SCHED_CORE}) {
+    EXPECT_EQ(guest.answer("prctl", {option | kUpper}), fails_with(EPERM)) << option;
+  }
+  for (const std::uint64_t option : Values{78, 79, 1000, 0x7fffffff}) {
+    EXPECT_EQ(guest.answer("prctl", {option}), fails_with(EINVAL)) << option;
+  }
+}
+
+TEST(SyscallPolicy, single_dangerous_values_are_refused_and_their_neighbours_work) {
+  const Guest guest;
+  EXPECT_EQ(guest.answer("seccomp", {1, 8 | kUpper}), fails_with(EPERM));
+  EXPECT_EQ(guest.answer("seccomp", {1, 8 | 1}), fails_with(EPERM));
+  EXPECT_EQ(guest.answer("seccomp", {1, 1}), kAllow);
+  EXPECT_EQ(guest.answer("madvise", {0, 0, MADV_MERGEABLE | kUpper}), fails_with(EPERM));
+  EXPECT_EQ(guest.answer("madvise", {0, 0, MADV_DONTNEED}), kAllow);
+  EXPECT_EQ(guest.answer("setsockopt", {3, SOL_TCP | kUpper, TCP_ULP | kUpper}), fails_with(EPERM));
+  EXPECT_EQ(guest.answer("setsockopt", {3, SOL_TCP, TCP_NODELAY}), kAllow);
+  EXPECT_EQ(guest.answer("setsockopt", {3, SOL_SOCKET, TCP_ULP}), kAllow);
+  for (const std::uint64_t persona : {0x0ull, 0x8ull, 0x20000ull, 0x20008ull, 0xffffffffull, 0x8ull | kUpper}) {
+    EXPECT_EQ(guest.answer("personality", {persona}), kAllow) << persona;
+  }
+  for (const std::uint64_t persona : {0x0040000ull, 0x0400000ull, 0x1ull, 0x28000ull}) {
+    EXPECT_EQ(guest.answer("personality", {persona}), fails_with(EPERM)) << persona;
+  }
+}
+
+TEST(SyscallPolicy, memory_that_outlives_its_mappings_needs_accounting) {
+  const Guest strict(FilterOptions{});
+  const Guest relaxed(kRelaxed);
+  for (const char* name : {"memfd_create", "shmget", "semget", "msgget", "vmsplice", "landlock_create_ruleset"}) {
+    EXPECT_EQ(strict.answer(name), fails_with(EPERM)) << name;
+    EXPECT_EQ(relaxed.answer(name), kAllow) << name;
+  }
+  EXPECT_EQ(strict.answer("fcntl", {1, F_SETPIPE_SZ | kUpper}), fails_with(EPERM));
+  EXPECT_EQ(strict.answer("fcntl", {1, F_GETFL}), kAllow);
+  EXPECT_EQ(relaxed.answer("fcntl", {1, F_SETPIPE_SZ}), kAllow);
+}
+
+TEST(SyscallPolicy, pinned_cpus_stay_pinned) {
+  EXPECT_EQ(Guest({.memory_is_accounted = true, .pins_cpus = true}).answer("sched_setaffinity"), fails_with(EPERM));
+  EXPECT_EQ(Guest(kRelaxed).answer("sched_setaffinity"), kAllow);
+}
+
+TEST(SyscallPolicy, notifying_changes_who_answers_and_nothing_else) {
+  std::mt19937_64 random(3);
+  for (const Arch arch : {Arch::x86_64, Arch::aarch64}) {
+    for (const bool strict : {true, false}) {
+      const Guest silent({!strict, strict, Refusal::error}, arch);
+      const Guest heard({!strict, strict, Refusal::notify}, arch);
+      for (int number = 0; number <= 600; ++number) {
+        for (int i = 0; i < 50; ++i) {
+          seccomp_data call{};
+          call.nr = number;
+          call.arch = audit_arch(arch);
+          for (auto& argument : call.args) argument = i % 2 ? random() % 64 : random();
+          const std::uint32_t plain = evaluate(silent.program(), call);
+          const std::uint32_t answer = evaluate(heard.program(), call);
+          if (answer == SECCOMP_RET_USER_NOTIF) {
+            ASSERT_EQ(fails_with(refusal_errno(arch, call)), plain) << number;
+          } else {
+            ASSERT_EQ(answer, plain) << number;
+            ASSERT_NE(plain, fails_with(EPERM)) << number << " is refused unheard";
+          }
+        }
+      }
+    }
+  }
+}
+
+TEST(SyscallPolicy, the_hot_path_is_short_and_leaves_arguments_alone) {
+  const Guest guest;
+  EXPECT_LT(guest.program().size(), 400u);
+  for (const PolicyEntry& entry : default_policy()) {
+    if (entry.condition != Condition::always) continue;
+    const Evaluation evaluation = trace_evaluation(guest.program(), guest.call(entry.name));
+    EXPECT_LE(evaluation.steps, 12u) << entry.name;
+    EXPECT_FALSE(evaluation.reads_arguments) << entry.name << " cannot be cached by the kernel";
+  }
+}
+
+TEST(SyscallPolicy, the_launcher_can_do_its_work_under_every_default_filter) {
+  for (const bool strict : {true, false}) {
+    for (const Arch arch : {Arch::x86_64, Arch::aarch64}) {
+      EXPECT_EQ(refused_launch_call(default_filter(arch, {!strict, strict, Refusal::notify})), "");
+    }
+  }
+  EXPECT_EQ(refused_launch_call({kHostArch, {}, Action::fail(EPERM), std::nullopt}), "sendmsg");
+}
+
+TEST(SyscallPolicy, an_everyday_program_runs_under_the_installed_filter) {
+  auto program = compile_filter(default_filter(kHostArch, FilterOptions{}));
+  ASSERT_TRUE(program);
+  const sock_fprog prog{static_cast<unsigned short>(program->size()), program->data()};
+  const pid_t child = fork();
+  ASSERT_GE(child, 0);
+  if (child == 0) {
+    if (prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) != 0) _exit(1);
+    if (syscall(SYS_seccomp, SECCOMP_SET_MODE_FILTER, 0, &prog) != 0) _exit(2);
+    if (syscall(SYS_ptrace, 0, 0, 0, 0) != -1 || errno != EPERM) _exit(3);
+    if (syscall(SYS_clone3, nullptr, 0) != -1 || errno != ENOSYS) _exit(4);
+    if (socket(AF_NETLINK, SOCK_RAW, 0) != -1 || errno != EAFNOSUPPORT) _exit(5);
+    if (memfd_create("x", 0) != -1 || errno != EPERM) _exit(6);
+    execl("/bin/sh", "sh", "-c", "test \"$(echo one | cat)\" = one && ls / >/dev/null && (exit 42)", nullptr);
+    _exit(7);
+  }
+  int status = 0;
+  ASSERT_EQ(waitpid(child, &status, 0), child);
+  ASSERT_TRUE(WIFEXITED(status));
+  EXPECT_EQ(WEXITSTATUS(status), 42);
+}
+
+}  // namespace
+}  // namespace pctx
