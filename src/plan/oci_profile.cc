@@ -1,0 +1,399 @@
+#include "plan/oci_profile.h"
+
+#include <fmt/core.h>
+#include <string.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <charconv>
+#include <cstdint>
+#include <initializer_list>
+#include <nlohmann/json.hpp>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "plan/syscall_policy.h"
+
+namespace pctx {
+namespace {
+
+using Json = nlohmann::json;
+
+constexpr int kMaxDepth = 8;  // the format itself needs 5
+
+// A value and where it stands, so that every complaint can say so.
+struct Node {
+  const Json& value;
+  std::string place;
+
+  Node at(const char* key) const { return {value.at(key), place.empty() ? key : place + "." + key}; }
+  Node at(std::size_t index) const { return {value.at(index), fmt::format("{}[{}]", place, index)}; }
+  // null counts as absent: Go writes empty lists that way.
+  bool has(const char* key) const {
+    const auto it = value.find(key);
+    return it != value.end() && !it->is_null();
+  }
+};
+
+// Text of the profile inside a message: quoted, escaped, bounded.
+std::string shown(std::string_view text) {
+  const std::string cut(text.substr(0, 40));
+  return Json(cut).dump(-1, ' ', true, Json::error_handler_t::replace);
+}
+
+Error wrong(const Node& node, std::string_view what) {
+  return usage_error(fmt::format("seccomp profile: {} {}", node.place.empty() ? "the document" : node.place, what));
+}
+
+Result<void> check_keys(const Node& node, std::initializer_list<std::string_view> known) {
+  if (!node.value.is_object()) return wrong(node, "is not an object");
+  for (const auto& [key, value] : node.value.items()) {
+    if (std::find(known.begin(), known.end(), key) == known.end()) {
+      return wrong(node, fmt::format("has the unknown key {}", shown(key)));
+    }
+  }
+  return {};
+}
+
+Result<std::string> text_of(const Node& node) {
+  if (!node.value.is_string()) return wrong(node, "is not a string");
+  return node.value.get<std::string>();
+}
+
+Result<std::uint64_t> number_of(const Node& node, std::uint64_t most) {
+  if (!node.value.is_number_unsigned()) return wrong(node, "is not a whole number from 0 to 2^64-1");
+  const auto number = node.value.get<std::uint64_t>();
+  if (number > most) return wrong(node, fmt::format("is {}; the most is {}", number, most));
+  return number;
+}
+
+Result<std::vector<std::string>> texts_of(const Node& node) {
+  if (!node.value.is_array()) return wrong(node, "is not a list");
+  std::vector<std::string> texts;
+  for (std::size_t i = 0; i < node.value.size(); ++i) texts.push_back(PCTX_TRY(text_of(node.at(i))));
+  return texts;
+}
+
+Result<Json> parse(std::string_view text) {
+  if (text.size() > kMaxProfileBytes) {
+    return usage_error(fmt::format("seccomp profile: {} bytes; the most is {}", text.size(), kMaxProfileBytes));
+  }
+  bool too_deep = false;
+  std::string twice;
+  std::vector<std::vector<std::string>> keys;  // of the objects that are open; the library would keep the last silently
+  const auto watch = [&](int depth, Json::parse_event_t event, Json& parsed) {
+    if (depth > kMaxDepth) too_deep = true;
+    if (too_deep) return false;
+    if (event == Json::parse_event_t::object_start) keys.emplace_back();
+    if (event == Json::parse_event_t::object_end && !keys.empty()) keys.pop_back();
+    if (event == Json::parse_event_t::key && !keys.empty()) {
+      auto& seen = keys.back();
+      const auto& key = parsed.get_ref<const std::string&>();
+      if (std::find(seen.begin(), seen.end(), key) != seen.end()) twice = key;
+      // Real objects have ten keys at most; past that the document is refused anyway, and the search stays cheap.
+      if (seen.size() < 64) seen.push_back(key);
+    }
+    return true;
+  };
+  Json document = Json::parse(text, watch, /*allow_exceptions=*/false);
+  if (too_deep) return usage_error(fmt::format("seccomp profile: nested deeper than {} levels", kMaxDepth));
+  if (document.is_discarded()) return usage_error("seccomp profile: not valid JSON");
+  if (!twice.empty()) return usage_error(fmt::format("seccomp profile: the key {} is given twice", shown(twice)));
+  return document;
+}
+
+Result<ActionKind> action_of(const Node& node) {
+  struct Name {
+    std::string_view text;
+    ActionKind kind;
+  };
+  static constexpr Name kNames[] = {
+      {"SCMP_ACT_ALLOW", ActionKind::allow},      {"SCMP_ACT_ERRNO", ActionKind::fail},
+      {"SCMP_ACT_KILL", ActionKind::kill_thread}, {"SCMP_ACT_KILL_THREAD", ActionKind::kill_thread},
+      {"SCMP_ACT_TRAP", ActionKind::trap},        {"SCMP_ACT_KILL_PROCESS", ActionKind::kill_process},
+      {"SCMP_ACT_LOG", ActionKind::log},          {"SCMP_ACT_TRACE", ActionKind::trace},
+  };
+  const std::string text = PCTX_TRY(text_of(node));
+  if (text == "SCMP_ACT_NOTIFY") return wrong(node, "is SCMP_ACT_NOTIFY; a box has no agent of the profile's to ask");
+  for (const Name& name : kNames) {
+    if (name.text == text) return name.kind;
+  }
+  return wrong(node, fmt::format("is the unknown action {}", shown(text)));
+}
+
+// Podman writes the name beside the number.
+Result<std::uint16_t> errno_by_name(const Node& node) {
+  const std::string text = PCTX_TRY(text_of(node));
+  for (std::uint16_t code = 1; code < 256; ++code) {
+    const char* name = strerrorname_np(code);
+    if (name != nullptr && text == name) return code;
+  }
+  return wrong(node, fmt::format("is the unknown error name {}", shown(text)));
+}
+
+Result<Action> read_action(const Node& node, const char* action_key, const char* number_key, const char* name_key) {
+  if (!node.has(action_key)) return wrong(node, fmt::format("has no {}", action_key));
+  const ActionKind kind = PCTX_TRY(action_of(node.at(action_key)));
+  std::optional<std::uint16_t> code;
+  if (node.has(number_key)) code = static_cast<std::uint16_t>(PCTX_TRY(number_of(node.at(number_key), 4095)));
+  if (node.has(name_key) && !(node.at(name_key).value == "")) {
+    const std::uint16_t named = PCTX_TRY(errno_by_name(node.at(name_key)));
+    if (code && *code != named) return wrong(node.at(name_key), fmt::format("contradicts {}", number_key));
+    code = named;
+  }
+  if (kind == ActionKind::trace) return Action::fail(ENOSYS);
+  if (kind == ActionKind::fail) return Action::fail(code.value_or(EPERM));
+  if (code) return wrong(node, fmt::format("gives an error number, but {} is not SCMP_ACT_ERRNO", action_key));
+  return Action{kind, 0};
+}
+
+bool permits(const Action& action) { return action.kind == ActionKind::allow || action.kind == ActionKind::log; }
+
+// Of the two readings of a value that fits 32 bits, the one that matches less often for a permission and more often for
+// a refusal: see the header.
+Width stricter_width(Compare op, std::uint64_t value, bool permission) {
+  if (value > UINT32_MAX) return Width::full;
+  const bool full_matches_less =
+      op == Compare::eq || op == Compare::lt || op == Compare::le || op == Compare::masked_eq;
+  return full_matches_less == permission ? Width::full : Width::low32;
+}
+
+Result<Compare> compare_of(const Node& node) {
+  struct Name {
+    std::string_view text;
+    Compare op;
+  };
+  static constexpr Name kNames[] = {
+      {"SCMP_CMP_EQ", Compare::eq},
+      {"SCMP_CMP_NE", Compare::ne},
+      {"SCMP_CMP_LT", Compare::lt},
+      {"SCMP_CMP_LE", Compare::le},
+      {"SCMP_CMP_GT", Compare::gt},
+      {"SCMP_CMP_GE", Compare::ge},
+      {"SCMP_CMP_MASKED_EQ", Compare::masked_eq},
+  };
+  const std::string text = PCTX_TRY(text_of(node));
+  for (const Name& name : kNames) {
+    if (name.text == text) return name.op;
+  }
+  return wrong(node, fmt::format("is the unknown operator {}", shown(text)));
+}
+
+Result<ArgTest> read_test(const Node& node, bool permission) {
+  PCTX_TRY(check_keys(node, {"index", "value", "valueTwo", "op"}));
+  for (const char* key : {"index", "value", "op"}) {
+    if (!node.has(key)) return wrong(node, fmt::format("has no {}", key));
+  }
+  ArgTest test;
+  test.index = static_cast<std::uint8_t>(PCTX_TRY(number_of(node.at("index"), 5)));
+  test.op = PCTX_TRY(compare_of(node.at("op")));
+  test.value = PCTX_TRY(number_of(node.at("value"), UINT64_MAX));
+  std::uint64_t second = 0;
+  if (node.has("valueTwo")) second = PCTX_TRY(number_of(node.at("valueTwo"), UINT64_MAX));
+  if (test.op == Compare::masked_eq) {  // the format puts the mask first
+    test.mask = test.value;
+    test.value = second;
+  }
+  test.width = stricter_width(test.op, test.value, permission);
+  return test;
+}
+
+Result<std::vector<ArgTest>> read_tests(const Node& node, bool permission) {
+  std::vector<ArgTest> tests;
+  if (!node.value.is_array()) return wrong(node, "is not a list");
+  for (std::size_t i = 0; i < node.value.size(); ++i) {
+    const ArgTest test = PCTX_TRY(read_test(node.at(i), permission));
+    for (const ArgTest& earlier : tests) {
+      if (earlier.index == test.index) {
+        return wrong(node.at(i), fmt::format("tests argument {} a second time; write two rules instead", test.index));
+      }
+    }
+    tests.push_back(test);
+  }
+  return tests;
+}
+
+Result<std::pair<unsigned, unsigned>> read_kernel(const Node& node) {
+  const std::string text = PCTX_TRY(text_of(node));
+  std::pair<unsigned, unsigned> kernel;
+  const char* end = text.data() + text.size();
+  const auto first = std::from_chars(text.data(), end, kernel.first);
+  if (first.ec == std::errc() && first.ptr != end && *first.ptr == '.') {
+    const auto second = std::from_chars(first.ptr + 1, end, kernel.second);
+    if (second.ec == std::errc() && second.ptr == end) return kernel;
+  }
+  return wrong(node, fmt::format("is {}, not a kernel version such as \"4.8\"", shown(text)));
+}
+
+// What `includes` or `excludes` says about this host and a guest without capabilities.
+struct Filters {
+  bool lists_arches = false, arch_matches = false;
+  bool lists_caps = false;
+  std::optional<bool> kernel_is_new;
+};
+
+Result<Filters> read_filters(const Node& node, const OciProfileOptions& options) {
+  PCTX_TRY(check_keys(node, {"caps", "arches", "minKernel"}));
+  Filters filters;
+  if (node.has("caps")) filters.lists_caps = !PCTX_TRY(texts_of(node.at("caps"))).empty();
+  if (node.has("arches")) {
+    const auto arches = PCTX_TRY(texts_of(node.at("arches")));
+    filters.lists_arches = !arches.empty();
+    const std::string_view host = kHostArch == Arch::x86_64 ? "amd64" : "arm64";
+    filters.arch_matches = std::find(arches.begin(), arches.end(), host) != arches.end();
+  }
+  if (node.has("minKernel") && !(node.at("minKernel").value == "")) {
+    filters.kernel_is_new = options.kernel >= PCTX_TRY(read_kernel(node.at("minKernel")));
+  }
+  return filters;
+}
+
+Result<bool> applies(const Node& entry, const OciProfileOptions& options) {
+  bool result = true;
+  if (entry.has("includes")) {
+    const Filters filters = PCTX_TRY(read_filters(entry.at("includes"), options));
+    if (filters.lists_caps || (filters.lists_arches && !filters.arch_matches)) result = false;
+    if (!filters.kernel_is_new.value_or(true)) result = false;
+  }
+  if (entry.has("excludes")) {
+    const Filters filters = PCTX_TRY(read_filters(entry.at("excludes"), options));
+    if (filters.arch_matches || filters.kernel_is_new.value_or(false)) result = false;
+  }
+  return result;
+}
+
+Result<void> read_entry(const Node& entry, const OciProfileOptions& options, std::vector<Rule>& rules) {
+  PCTX_TRY(
+      check_keys(entry, {"name", "names", "action", "errnoRet", "errno", "args", "comment", "includes", "excludes"}));
+  if (entry.has("comment")) PCTX_TRY(text_of(entry.at("comment")));
+  std::vector<std::string> names;
+  if (entry.has("names")) names = PCTX_TRY(texts_of(entry.at("names")));
+  if (entry.has("name")) {
+    if (entry.has("names")) return wrong(entry, "has both name and names");
+    names.push_back(PCTX_TRY(text_of(entry.at("name"))));
+  }
+  if (names.empty()) return wrong(entry, "names no system call");
+  const Action action = PCTX_TRY(read_action(entry, "action", "errnoRet", "errno"));
+  std::vector<ArgTest> tests;
+  if (entry.has("args")) tests = PCTX_TRY(read_tests(entry.at("args"), permits(action)));
+  // Everything has been checked by now, also in entries for other machines: a profile is right or wrong everywhere.
+  if (!PCTX_TRY(applies(entry, options))) return {};
+  for (const std::string& name : names) {
+    if (const auto number = syscall_number(kHostArch, name)) rules.push_back({*number, action, tests});
+  }
+  return {};
+}
+
+Result<bool> lists_host_architecture(const Node& names) {
+  static constexpr std::string_view kKnown[] = {
+      "SCMP_ARCH_NATIVE",      "SCMP_ARCH_X86",         "SCMP_ARCH_X86_64", "SCMP_ARCH_X32",       "SCMP_ARCH_ARM",
+      "SCMP_ARCH_AARCH64",     "SCMP_ARCH_MIPS",        "SCMP_ARCH_MIPS64", "SCMP_ARCH_MIPS64N32", "SCMP_ARCH_MIPSEL",
+      "SCMP_ARCH_MIPSEL64",    "SCMP_ARCH_MIPSEL64N32", "SCMP_ARCH_PPC",    "SCMP_ARCH_PPC64",     "SCMP_ARCH_PPC64LE",
+      "SCMP_ARCH_S390",        "SCMP_ARCH_S390X",       "SCMP_ARCH_PARISC", "SCMP_ARCH_PARISC64",  "SCMP_ARCH_RISCV64",
+      "SCMP_ARCH_LOONGARCH64", "SCMP_ARCH_M68K",        "SCMP_ARCH_SH",     "SCMP_ARCH_SHEB",
+  };
+  const std::string_view host = kHostArch == Arch::x86_64 ? "SCMP_ARCH_X86_64" : "SCMP_ARCH_AARCH64";
+  bool found = false;
+  const auto texts = PCTX_TRY(texts_of(names));
+  for (std::size_t i = 0; i < texts.size(); ++i) {
+    if (std::find(std::begin(kKnown), std::end(kKnown), texts[i]) == std::end(kKnown)) {
+      return wrong(names.at(i), fmt::format("is the unknown architecture {}", shown(texts[i])));
+    }
+    if (texts[i] == host || texts[i] == "SCMP_ARCH_NATIVE") found = true;
+  }
+  return found;
+}
+
+Result<void> check_architectures(const Node& root) {
+  bool listed = false, found = false;
+  if (root.has("architectures")) {
+    const Node list = root.at("architectures");
+    found = PCTX_TRY(lists_host_architecture(list));
+    listed = !list.value.empty();
+  }
+  if (root.has("archMap")) {
+    const Node map = root.at("archMap");
+    if (listed) return wrong(root, "has both architectures and archMap");
+    if (!map.value.is_array()) return wrong(map, "is not a list");
+    listed = !map.value.empty();
+    for (std::size_t i = 0; i < map.value.size(); ++i) {
+      const Node item = map.at(i);
+      PCTX_TRY(check_keys(item, {"architecture", "subArchitectures"}));
+      if (!item.has("architecture")) return wrong(item, "has no architecture");
+      const Json single = Json::array({item.at("architecture").value});
+      found |= PCTX_TRY(lists_host_architecture({single, item.place + ".architecture"}));
+      if (item.has("subArchitectures")) PCTX_TRY(lists_host_architecture(item.at("subArchitectures")));
+    }
+  }
+  if (listed && !found)
+    return wrong(root, fmt::format("is not made for {}, which this machine is", arch_name(kHostArch)));
+  return {};
+}
+
+Result<void> check_flags(const Node& flags) {
+  const auto texts = PCTX_TRY(texts_of(flags));
+  for (std::size_t i = 0; i < texts.size(); ++i) {
+    if (texts[i] != "SECCOMP_FILTER_FLAG_TSYNC" && texts[i] != "SECCOMP_FILTER_FLAG_LOG" &&
+        texts[i] != "SECCOMP_FILTER_FLAG_SPEC_ALLOW" && texts[i] != "SECCOMP_FILTER_FLAG_WAIT_KILLABLE_RECV") {
+      return wrong(flags.at(i), fmt::format("is the unknown flag {}", shown(texts[i])));
+    }
+  }
+  return {};
+}
+
+int leniency(const Rule& rule) {
+  switch (rule.action.kind) {
+    case ActionKind::kill_process:
+      return 0;
+    case ActionKind::kill_thread:
+      return 1;
+    case ActionKind::trap:
+      return 2;
+    case ActionKind::fail:
+    case ActionKind::notify:
+      return 3;
+    case ActionKind::trace:
+      return 4;
+    case ActionKind::log:
+      return 5;
+    case ActionKind::allow:
+      return 6;
+  }
+  return 0;
+}
+
+void notify_instead(Action& action) {
+  if (action == Action::fail(EPERM)) action = Action::notify();
+}
+
+}  // namespace
+
+Result<FilterSpec> read_oci_profile(std::string_view text, const OciProfileOptions& options) {
+  const Json document = PCTX_TRY(parse(text));
+  const Node root{document, ""};
+  PCTX_TRY(check_keys(root, {"defaultAction", "defaultErrnoRet", "defaultErrno", "architectures", "archMap", "flags",
+                             "syscalls", "comment"}));
+  FilterSpec spec;
+  spec.fallback = PCTX_TRY(read_action(root, "defaultAction", "defaultErrnoRet", "defaultErrno"));
+  if (!permits(spec.fallback)) spec.unknown = Action::fail(ENOSYS);
+  PCTX_TRY(check_architectures(root));
+  if (root.has("flags")) PCTX_TRY(check_flags(root.at("flags")));
+  if (root.has("syscalls")) {
+    const Node entries = root.at("syscalls");
+    if (!entries.value.is_array()) return wrong(entries, "is not a list");
+    for (std::size_t i = 0; i < entries.value.size(); ++i) PCTX_TRY(read_entry(entries.at(i), options, spec.rules));
+  }
+  std::stable_sort(spec.rules.begin(), spec.rules.end(),
+                   [](const Rule& a, const Rule& b) { return leniency(a) < leniency(b); });
+  if (options.notify_refusals) {
+    notify_instead(spec.fallback);
+    for (Rule& rule : spec.rules) notify_instead(rule.action);
+  }
+  if (const auto call = refused_launch_call(spec); !call.empty()) {
+    return usage_error(fmt::format("seccomp profile: it refuses {}, without which no guest can be started", call));
+  }
+  return spec;
+}
+
+}  // namespace pctx

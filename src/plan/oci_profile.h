@@ -1,0 +1,41 @@
+// Reads the seccomp profile format of Docker, Podman and the OCI runtime specification into a FilterSpec for the host's
+// architecture. Strict: an unknown key, action or operator is an error that names its place. Unknown names of system
+// calls are skipped, as the runtimes do: profiles list calls of all architectures and kernels.
+//
+// A profile replaces our default list. If it allows namespaces, mounts or ptrace, the guest gets them: that is its
+// author's decision, and the other layers (no capabilities, no_new_privs, Landlock, no user namespaces) still stand.
+// What no profile can turn off: calls of other ABIs (i386, x32) kill the process, whatever `architectures` lists.
+//
+// Where runtimes differ or a rule can be read in two ways, the stricter reading is taken:
+// - several rules for one call: the strictest action that matches wins, wherever it stands in the file;
+// - the format compares 64 bits while the kernel often uses 32 of them, so that "not 40" would let 40 + 2^32 pass. A
+//   value below 2^32 is compared such that upper bits can neither dodge a refusal nor earn a permission;
+// - two tests of one argument in one rule are an error: runc takes them as alternatives, others as both required;
+// - SCMP_ACT_TRACE answers ENOSYS, which is what it does without a tracer, and cannot be overruled by a guest's tracer;
+// - SCMP_ACT_NOTIFY, listenerPath and listenerMetadata are errors: a box has no agent of the profile's to ask;
+// - `flags` is read and has no effect: none of them would make the filter stricter.
+#pragma once
+
+#include <cstddef>
+#include <string_view>
+#include <utility>
+
+#include "base/result.h"
+#include "plan/filter.h"
+
+namespace pctx {
+
+inline constexpr std::size_t kMaxProfileBytes = 1 << 20;
+
+struct OciProfileOptions {
+  // What minKernel is compared with: version and patch level of the running kernel.
+  std::pair<unsigned, unsigned> kernel{0, 0};
+  // Turns every refusal with EPERM into a notification; the supervisor records the call and answers EPERM itself.
+  bool notify_refusals = false;
+};
+
+// The guest holds no capability, so entries that include one never apply and entries that exclude one always do.
+// Numbers newer than our table answer ENOSYS when the profile refuses by default, as runc does.
+Result<FilterSpec> read_oci_profile(std::string_view text, const OciProfileOptions& options);
+
+}  // namespace pctx
