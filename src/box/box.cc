@@ -232,7 +232,7 @@ int Supervisor::wait_budget() const {
   auto until = now + std::chrono::hours{1};
   if (plan_.policy.limits.timeout.count() > 0) until = std::min(until, started_ + plan_.policy.limits.timeout);
   if (plan_.watchdog.any()) until = std::min(until, std::max(next_check_, now + Millis{1}));
-  if (denials_.poll_fd(now) < 0) until = std::min(until, now + Millis{1});
+  if (denials_.slowed(now)) until = std::min(until, now + Millis{1});
   const auto left = std::chrono::ceil<Millis>(until - now).count();
   return static_cast<int>(std::clamp<std::int64_t>(left, 0, 3'600'000));
 }
@@ -261,7 +261,11 @@ Result<void> Supervisor::supervise() {
       verdict_.memory_over = true;
       (void)abi::pidfd_send_signal(box_.pidfd.get(), SIGKILL);
     }
-    if (ready(denial)) denials_.serve(Clock::now());
+    // POLLHUP without POLLIN: the last process under the filter is gone.
+    if ((fds[denial].revents & POLLIN) != 0)
+      denials_.serve(Clock::now());
+    else if (ready(denial))
+      denials_.close();
     if (ready(in_read)) in_.on_readable();
     if (ready(in_write)) in_.on_writable();
     if (ready(out_read)) out_.on_readable();
@@ -293,6 +297,7 @@ Result<Ending> Supervisor::finish() {
   if (budget_.exceeded && !over) verdict_.output_over = true;
   raw_.leave();
   const CgroupUsage cgroup = cgroup_.usage();
+  janitor_.release();  // it ends on the other CPU while we remove; should we die now, the next run sweeps
   auto removed = cgroup_.remove();
   janitor_.dismiss();
   if (!removed) return std::move(removed).error();

@@ -127,22 +127,22 @@ std::vector<std::string> io_lines(const Limits& limits) {
 Result<BoxCgroup> BoxCgroup::make(const Plan& plan, const std::string& box_name) {
   BoxCgroup cgroup;
   cgroup.version_ = plan.cgroup.version;
-  Fd creating;  // held shared, so that a sweeper does not take a directory between its making and its locking
   for (const Hierarchy& hierarchy : hierarchies(plan.cgroup, plan.policy.limits.cpu_time.has_value())) {
-    Fd parent = open_directory(hierarchy.parent);
-    if (!parent) return os_error(fmt::format("cannot open {}", hierarchy.parent));
+    Part part{hierarchy.parent, box_name, hierarchy.controller, open_directory(hierarchy.parent), Fd{}};
+    if (!part.parent) return os_error(fmt::format("cannot open {}", hierarchy.parent));
     const bool first = cgroup.parts_.empty();
-    if (first) (void)::flock(parent.get(), LOCK_SH);
-    if (plan.cgroup.version == CgroupVersion::v2) PCTX_TRY(prepare_unified(plan.cgroup, parent.get()));
-    if (::mkdirat(parent.get(), box_name.c_str(), 0755) != 0)
+    // Shared, so that a sweeper does not take the directory between its making and its locking.
+    if (first) (void)::flock(part.parent.get(), LOCK_SH);
+    if (plan.cgroup.version == CgroupVersion::v2) PCTX_TRY(prepare_unified(plan.cgroup, part.parent.get()));
+    if (::mkdirat(part.parent.get(), box_name.c_str(), 0755) != 0)
       return os_error(fmt::format("cannot make a cgroup in {}", hierarchy.parent));
-    cgroup.parts_.push_back({hierarchy.parent, box_name, hierarchy.controller,
-                             Fd{::openat(parent.get(), box_name.c_str(), kDirectory)}});
-    if (!cgroup.parts_.back().directory) return os_error("cannot open the box's cgroup");
-    if (first) {
-      (void)::flock(cgroup.parts_.back().directory.get(), LOCK_EX | LOCK_NB);
-      creating = std::move(parent);
-    }
+    part.directory = Fd{::openat(part.parent.get(), box_name.c_str(), kDirectory)};
+    cgroup.parts_.push_back(std::move(part));
+    const Part& made = cgroup.parts_.back();
+    if (!made.directory) return os_error("cannot open the box's cgroup");
+    if (!first) continue;
+    (void)::flock(made.directory.get(), LOCK_EX | LOCK_NB);
+    (void)::flock(made.parent.get(), LOCK_UN);
   }
   for (const CgroupWrite& write : plan.cgroup_writes) {
     const Part* where = cgroup.part(cgroup.version_ == CgroupVersion::v2 ? "" : write.controller);
@@ -166,10 +166,10 @@ const BoxCgroup::Part* BoxCgroup::part(std::string_view controller) const {
   return nullptr;
 }
 
-std::vector<int> BoxCgroup::descriptors() const {
-  std::vector<int> fds;
-  for (const Part& entry : parts_) fds.push_back(entry.directory.get());
-  return fds;
+std::vector<BoxCgroup::Handle> BoxCgroup::handles() const {
+  std::vector<Handle> list;
+  for (const Part& entry : parts_) list.push_back({entry.parent.get(), entry.directory.get(), entry.name.c_str()});
+  return list;
 }
 
 int BoxCgroup::directory() const {
@@ -224,9 +224,8 @@ Result<void> BoxCgroup::remove() {
   while (!parts_.empty()) {
     const Part entry = std::move(parts_.back());
     parts_.pop_back();
-    const Fd parent = open_directory(entry.parent);
-    if (!remove_directory(parent.get(), entry.name, entry.directory.get()))
-      return os_error(fmt::format("cannot remove the cgroup {}/{}", entry.parent, entry.name));
+    if (!remove_directory(entry.parent.get(), entry.name, entry.directory.get()))
+      return os_error(fmt::format("cannot remove the cgroup {}/{}", entry.where, entry.name));
   }
   return {};
 }

@@ -31,7 +31,12 @@ class BoxCgroup {
   ~BoxCgroup();  // kills and removes, if remove() was not called
 
   bool active() const { return !parts_.empty(); }
-  std::vector<int> descriptors() const;
+  // For the janitor, which must not allocate; valid as long as the cgroup is.
+  struct Handle {
+    int parent, directory;
+    const char* name;
+  };
+  std::vector<Handle> handles() const;
   int directory() const;                      // v2: for CLONE_INTO_CGROUP; else -1
   Result<std::vector<Fd>> open_tasks() const;  // v1: what the box joins by
   // v1: readable when the box runs out of memory (v2 kills the whole group by itself).
@@ -43,8 +48,8 @@ class BoxCgroup {
 
  private:
   struct Part {
-    std::string parent, name, controller;
-    Fd directory;
+    std::string where, name, controller;
+    Fd parent, directory;
   };
   const Part* part(std::string_view controller) const;
   CgroupVersion version_ = CgroupVersion::none;

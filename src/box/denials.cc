@@ -78,10 +78,6 @@ std::string detail(const seccomp_notif& call, std::string_view name) {
 
 }  // namespace
 
-int DenialLog::poll_fd(std::chrono::steady_clock::time_point now) const {
-  return now >= not_before_ ? listener_.get() : -1;
-}
-
 void DenialLog::serve(std::chrono::steady_clock::time_point now) {
   seccomp_notif call;
   std::memset(&call, 0, sizeof call);

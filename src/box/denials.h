@@ -26,8 +26,9 @@ class DenialLog {
     listener_ = std::move(listener);
     profile_ = profile;
   }
-  // -1 when there is nothing to wait for, or when a flood of refusals is being slowed down.
-  int poll_fd(std::chrono::steady_clock::time_point now) const;
+  // -1 when there is nothing to wait for, or while a flood of refusals is being slowed down.
+  int poll_fd(std::chrono::steady_clock::time_point now) const { return slowed(now) ? -1 : listener_.get(); }
+  bool slowed(std::chrono::steady_clock::time_point now) const { return listener_ && now < not_before_; }
   void serve(std::chrono::steady_clock::time_point now);
   void close() { listener_.reset(); }
   const std::vector<Denial>& denials() const { return denials_; }

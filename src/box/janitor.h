@@ -5,6 +5,8 @@
 
 #include <sys/types.h>
 
+#include <memory>
+
 #include "base/fd.h"
 #include "box/cgroup.h"
 
@@ -12,18 +14,22 @@ namespace pctx {
 
 class Janitor {
  public:
-  Janitor() = default;
-  // Forks. The child keeps the cgroup's descriptors, and with them its lock, and nothing else.
-  static Janitor start(BoxCgroup& cgroup);
+  Janitor();
+  // Shares our memory, so that it costs a tenth of a fork; has its own descriptors: the cgroup's, and with them its
+  // lock, and nothing else.
+  static Janitor start(const BoxCgroup& cgroup);
   Janitor(Janitor&& other) noexcept;
   Janitor& operator=(Janitor&& other) noexcept;
-  ~Janitor() { dismiss(); }
-  // The supervisor has cleaned up by itself.
+  ~Janitor();
+  // The supervisor cleans up by itself. `dismiss` also waits for its end.
+  void release() noexcept;
   void dismiss() noexcept;
 
  private:
+  struct Task;
   pid_t pid_ = -1;
   Fd lifeline_;  // its end is the end of the supervisor
+  std::unique_ptr<Task> task_;
 };
 
 }  // namespace pctx

@@ -67,12 +67,8 @@ int receive(const ChildPlan& plan, Message expected, int* fds) noexcept {
   return static_cast<int>(bytes / sizeof(int));
 }
 
-// Before 5.12 there is no mount_setattr, and the old remount works only on a mount that is attached: `late` says so.
-bool set_attributes(int mount, std::uint64_t attributes, bool recursive, bool late = false) noexcept {
-  const abi::MountAttr attr{attributes, 0, 0, 0};
-  if (abi::mount_setattr(mount, recursive ? abi::kAtRecursive : 0, attr) == 0) return true;
-  if (errno != ENOSYS) return false;
-  if (!late) return true;
+// Before 5.12 there is no mount_setattr, and the old remount works only on a mount that is attached.
+bool remount(int mount, std::uint64_t attributes) noexcept {
   unsigned long flags = MS_REMOUNT | MS_BIND;
   if ((attributes & abi::kMountRdonly) != 0) flags |= MS_RDONLY;
   if ((attributes & abi::kMountNosuid) != 0) flags |= MS_NOSUID;
@@ -82,10 +78,13 @@ bool set_attributes(int mount, std::uint64_t attributes, bool recursive, bool la
   return ::mount(nullptr, ".", nullptr, flags, nullptr) == 0;
 }
 
+// Nothing is ever visible with looser flags than it should have: they are set before it is attached.
 bool attach(int tree, int root, const char* target, std::uint64_t attributes) noexcept {
-  if (!set_attributes(tree, attributes, true)) return false;
+  const abi::MountAttr attr{attributes, 0, 0, 0};
+  const bool set = abi::mount_setattr(tree, abi::kAtRecursive, attr) == 0;
+  if (!set && errno != ENOSYS) return false;
   if (abi::move_mount(tree, root, target) != 0) return false;
-  return set_attributes(tree, attributes, true, true);
+  return set || remount(tree, attributes);
 }
 
 int new_filesystem(const char* type, const char* const* options, std::uint64_t attributes) noexcept {
@@ -227,7 +226,9 @@ int build_root(ChildPlan& plan, int& proc) noexcept {
   // The old root ends up under the new one at "." and is detached from there: no path leads back to it.
   if (::fchdir(root) != 0 || abi::pivot_root(".", ".") != 0) fail(plan, Step::pivot);
   if (::umount2(".", MNT_DETACH) != 0 || ::chdir("/") != 0) fail(plan, Step::pivot, 1);
-  if (!set_attributes(root, abi::kMountRdonly | abi::kMountNosuid | abi::kMountNodev, false, true))
+  constexpr std::uint64_t kSealed = abi::kMountRdonly | abi::kMountNosuid | abi::kMountNodev;
+  // Not recursive: the scratch folders are mounts of their own and stay writable.
+  if (abi::mount_setattr(root, 0, {kSealed, 0, 0, 0}) != 0 && (errno != ENOSYS || !remount(root, kSealed)))
     fail(plan, Step::pivot, 2);
   if (::chdir("/") != 0) fail(plan, Step::pivot, 3);
   ::close(root);
