@@ -1,0 +1,126 @@
+// Takes memory in one of several ways: hog KIND MEBIBYTES. Prints "held N" when it has all of it, and keeps it for a
+// moment so that a limit that is checked now and then has its chance; exits with 3 when the kernel refuses.
+#define _GNU_SOURCE
+#include <errno.h>
+#include <fcntl.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/ipc.h>
+#include <sys/mman.h>
+#include <sys/shm.h>
+#include <sys/socket.h>
+#include <sys/syscall.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+static const size_t kMebibyte = 1 << 20;
+
+static void refuse(const char* what) {
+  printf("refused %s %d\n", what, errno);
+  fflush(stdout);
+  _exit(3);
+}
+
+static void* take(size_t size, int flags, int fd) {
+  char* at = mmap(0, size, PROT_READ | PROT_WRITE, flags, fd, 0);
+  if (at == MAP_FAILED) refuse("mmap");
+  memset(at, 1, size);
+  return at;
+}
+
+static void write_file(const char* path, int mebibytes) {
+  int fd = open(path, O_RDWR | O_CREAT, 0600);
+  if (fd < 0) refuse("open");
+  unlink(path);
+  char* block = calloc(1, kMebibyte);
+  for (int i = 0; i < mebibytes; ++i)
+    if (write(fd, block, kMebibyte) != (ssize_t)kMebibyte) refuse("write");
+}
+
+// Shared pages whose mappings are dropped again: no process has them, the shared object still does.
+static void park_shared(int mebibytes, int fd, int flags) {
+  for (int i = 0; i < mebibytes; i += 4) {
+    char* at = take(4 * kMebibyte, MAP_SHARED | flags, fd);
+    munmap(at + 4096, 4 * kMebibyte - 4096);
+    madvise(at, 4096, MADV_DONTNEED);
+  }
+}
+
+static void park_sockets(int mebibytes) {
+  size_t held = 0;
+  static char block[65536];
+  for (;;) {
+    int ends[2];
+    if (held >= mebibytes * kMebibyte) return;
+    if (socketpair(AF_UNIX, SOCK_STREAM | SOCK_NONBLOCK, 0, ends) != 0) {
+      // Out of descriptors: a child with a table of its own goes on, and we keep ours.
+      if (errno != EMFILE) refuse("socketpair");
+      pid_t pid = fork();
+      if (pid < 0) refuse("fork");
+      if (pid > 0) {
+        int status;
+        waitpid(pid, &status, 0);
+        _exit(WIFEXITED(status) ? WEXITSTATUS(status) : 9);
+      }
+      closefrom(3);
+      continue;
+    }
+    for (int side = 0; side < 2; ++side) {
+      ssize_t put;
+      while ((put = write(ends[side], block, sizeof block)) > 0) held += put;
+    }
+  }
+}
+
+// One byte read per 2 MiB: the data is the shared page of zeros, the tables are real memory.
+static void park_page_tables(int mebibytes) {
+  const size_t count = mebibytes * kMebibyte / 4096, span = count << 21;
+  volatile char* at = mmap(0, span, PROT_READ, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+  if (at == MAP_FAILED) refuse("mmap");
+  madvise((void*)at, span, MADV_NOHUGEPAGE);
+  for (size_t i = 0; i < count; ++i) (void)at[i << 21];
+}
+
+int main(int argc, char** argv) {
+  if (argc < 3) return 2;
+  const char* kind = argv[1];
+  const int n = atoi(argv[2]);
+  const size_t size = n * kMebibyte;
+  if (!strcmp(kind, "private")) take(size, MAP_PRIVATE | MAP_ANONYMOUS, -1);
+  else if (!strcmp(kind, "shared")) take(size, MAP_SHARED | MAP_ANONYMOUS, -1);
+  else if (!strcmp(kind, "tmp")) write_file("/tmp/hog", n);
+  else if (!strcmp(kind, "shm")) write_file("/dev/shm/hog", n);
+  else if (!strcmp(kind, "home")) write_file("/home/sandbox/hog", n);
+  else if (!strcmp(kind, "memfd")) {
+    int fd = syscall(SYS_memfd_create, "hog", 0);
+    if (fd < 0) refuse("memfd_create");
+    if (ftruncate(fd, size) != 0) refuse("ftruncate");
+    take(size, MAP_SHARED, fd);
+  } else if (!strcmp(kind, "sysv")) {
+    int id = shmget(IPC_PRIVATE, size, IPC_CREAT | 0600);
+    if (id < 0) refuse("shmget");
+    char* at = shmat(id, 0, 0);
+    shmctl(id, IPC_RMID, 0);
+    memset(at, 1, size);
+  } else if (!strcmp(kind, "children")) {
+    // Each child alone is below the limit.
+    for (int i = 0; i < 4; ++i) {
+      pid_t pid = fork();
+      if (pid < 0) refuse("fork");
+      if (pid == 0) take(size / 4, MAP_PRIVATE | MAP_ANONYMOUS, -1), sleep(5), _exit(0);
+    }
+    for (int i = 0; i < 4; ++i) {
+      int status = 0;
+      wait(&status);
+      if (!WIFEXITED(status) || WEXITSTATUS(status) != 0) pause();  // the group must go down with the one
+    }
+  } else if (!strcmp(kind, "parked")) park_shared(n, -1, MAP_ANONYMOUS);
+  else if (!strcmp(kind, "parked-zero")) park_shared(n, open("/dev/zero", O_RDWR), 0);
+  else if (!strcmp(kind, "sockets")) park_sockets(n);
+  else if (!strcmp(kind, "tables")) park_page_tables(n);
+  else return 2;
+  usleep(600 * 1000);
+  printf("held %d\n", n);
+  return 0;
+}

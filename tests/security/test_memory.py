@@ -1,0 +1,85 @@
+"""The memory limit binds however memory is taken: by the group in a cgroup, or by the watchdog where there is none."""
+
+import pytest
+
+LIMIT = ("--memory", "64M", "--disk", "256M")
+EVERYWHERE = ["private", "shared", "tmp", "shm", "home", "children"]
+# Nothing but a cgroup sees these: where there is none, the call is refused.
+ACCOUNTED = {"memfd": "memfd_create", "sysv": "shmget"}
+PARKED = {
+    "parked": "pages of a shared mapping that nobody maps any more",
+    "parked-zero": "the same through /dev/zero",
+    "sockets": "data that waits in unix sockets",
+    "tables": "page tables of a sparse mapping",
+}
+
+
+@pytest.mark.parametrize("kind", EVERYWHERE)
+def test_guest_cannot_take_more_memory_by(attack, kind):
+    ended = attack("hog", kind, "160", options=LIMIT)
+    assert (ended.kind, ended.limit, ended.status) == ("out_of_memory", "memory", 137)
+    assert ended.outcome["message"] == "out of memory: limit 64 MiB (--memory)"
+    assert "held" not in ended.stdout
+    control = attack("hog", kind, "160", options=("--memory", "600M", "--disk", "256M"))
+    assert (control.kind, control.stdout) == ("exited", "held 160\n")
+
+
+@pytest.mark.parametrize("kind", ACCOUNTED)
+def test_guest_cannot_hide_memory_in(attack, layers, kind):
+    ended = attack("hog", kind, "160", options=LIMIT)
+    if layers["cgroups"]["on"]:
+        assert (ended.kind, ended.limit) == ("out_of_memory", "memory")
+        assert attack("hog", kind, "160", options=("--memory", "600M")).stdout == "held 160\n"
+    else:
+        assert ended.stdout == f"refused {ACCOUNTED[kind]} 1\n" and ended.denied(ACCOUNTED[kind])
+
+
+@pytest.mark.parametrize("kind", PARKED)
+def test_guest_cannot_park_memory_in(attack, layers, kind, request):
+    if not layers["cgroups"]["on"]:
+        reason = f"no process holds {PARKED[kind]}: the watchdog does not see them"
+        request.applymarker(pytest.mark.xfail(strict=True, reason=reason))
+    ended = attack("hog", kind, "200", options=("--memory", "64M", "--pids", "64"))
+    # A refusal of the call is as good as an end.
+    assert (ended.kind, ended.limit) == ("out_of_memory", "memory") or "refused" in ended.stdout
+    assert "held" not in ended.stdout
+
+
+def test_one_process_out_of_memory_ends_the_whole_box(inside):
+    code = (
+        "import os, time\n"
+        "if os.fork() == 0: bytearray(500 << 20)\n"
+        "time.sleep(20); print('survived')\n"
+    )
+    ended = inside(code, "--memory", "64M")
+    assert ended.kind == "out_of_memory" and ended.stdout == ""
+    assert inside(code.replace("sleep(20)", "sleep(0.5)"), "--memory", "900M").stdout == "survived\n"
+
+
+def test_report_tells_out_of_memory_from_the_guests_own_sigkill(inside):
+    own = inside(["sh", "-c", "kill -9 $$"], "--memory", "64M")
+    over = inside("bytearray(10**9)", "--memory", "64M")
+    assert (own.status, over.status) == (137, 137)
+    assert (own.kind, own.outcome["signal"], own.limit) == ("signaled", 9, None)
+    assert (over.kind, over.outcome["signal"], over.limit) == ("out_of_memory", 9, "memory")
+
+
+def test_guest_cannot_make_itself_immune_to_the_oom_killer(inside, outside):
+    code = (
+        "import errno\n"
+        "for value in ('-1000', '-1', '0', '1000'):\n"
+        "    try: open('/proc/self/oom_score_adj', 'w').write(value); print('written')\n"
+        "    except OSError as error: print(errno.errorcode[error.errno])\n"
+    )
+    assert set(inside(code).stdout.split()) <= {"EROFS", "EACCES"}
+    assert outside(code).stdout.split()[-1] == "written"
+
+
+def test_guest_cannot_lock_memory(inside):
+    code = (
+        "import ctypes, mmap\n"
+        "libc = ctypes.CDLL(None, use_errno=True); area = mmap.mmap(-1, 1 << 20, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)\n"
+        "at = ctypes.addressof(ctypes.c_char.from_buffer(area))\n"
+        "print(libc.mlock(ctypes.c_void_p(at), 1 << 20), ctypes.get_errno(), libc.mlock(ctypes.c_void_p(at), 4096))\n"
+    )
+    assert inside(code).stdout == "-1 12 0\n"
