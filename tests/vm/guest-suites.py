@@ -66,7 +66,7 @@ def run_suite(user: str, paths: list[str]) -> tuple[int, int, int]:
             failed += 1
         elif reason is not None:
             skipped += 1
-            print(f"skipped: as {user}: {case.get('name')}: {reason.get('message')}", flush=True)
+            print(f"skipped: as {user}: {case.get('name')}: {reason.get('message').splitlines()[0]}", flush=True)
         else:
             passed += 1
     # pytest's 5 is "no test collected"; any other failure without a failed test is one of its own.
