@@ -1,0 +1,40 @@
+"""Lent folders on every kernel: before 5.12 mount flags are set by the old remount, one mount at a time."""
+
+import subprocess
+
+import pytest
+
+pytestmark = pytest.mark.vm
+
+
+@pytest.fixture
+def nested(tmp_path):
+    """A folder with another file system mounted inside, as /home often has."""
+    inner = tmp_path / "lent" / "inner"
+    inner.mkdir(parents=True)
+    subprocess.run(["mount", "-t", "tmpfs", "-o", "mode=777", "inner", str(inner)], check=True)
+    yield inner.parent
+    subprocess.run(["umount", str(inner)], check=True)
+
+
+@pytest.mark.root_only
+def test_a_file_system_inside_a_folder_lent_read_only_is_read_only(box, nested):
+    (nested / "inner/control").write_text("the control: writable outside")
+    tmp_is_closed = [nested, *list(nested.parents)[:3]]
+    for folder in tmp_is_closed:
+        folder.chmod(0o755)
+    code = "open('/data/inner/new', 'w')"
+    ended = box("--ro", f"{nested}:/data", "--", "/usr/bin/python3", "-c", code)
+    assert ended.status == 1 and "Read-only file system" in ended.stderr, ended
+    assert not (nested / "inner/new").exists()
+
+
+def test_every_mount_but_the_guests_own_is_read_only_and_none_honours_set_id(box):
+    ended = box("--", "cat", "/proc/self/mountinfo")
+    assert ended.status == 0, ended
+    table = {line.split()[4]: line.split()[5].split(",") for line in ended.stdout.splitlines()}
+    assert [path for path, flags in table.items() if "nosuid" not in flags] == [], ended
+    writable = {path for path, flags in table.items() if "ro" not in flags}
+    # Devices are written to through their files; the mount's flag does not matter to them.
+    own = ("/tmp", "/home/", "/dev")
+    assert {path for path in writable if not path.startswith(own)} == set(), ended
