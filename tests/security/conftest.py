@@ -60,7 +60,7 @@ def inside(pctx):
     """inside("print(1)", "--pids", "8") runs Python code in a box; a list instead of code is a command."""
 
     def run(what, *options, **settings):
-        command = [*what] if isinstance(what, (list, tuple)) else ["python3", "-c", what]
+        command = [*what] if isinstance(what, list | tuple) else ["python3", "-c", what]
         timeout = () if "--timeout" in options else ("--timeout", "20s")
         done = pctx("run", "--json", *timeout, *options, "--", *command, **settings)
         try:
@@ -76,7 +76,7 @@ def outside():
     """The same code or command without a box; text on stdout, returncode as subprocess gives it."""
 
     def run(what, **settings):
-        command = [*map(str, what)] if isinstance(what, (list, tuple)) else [PYTHON, "-c", what]
+        command = [*map(str, what)] if isinstance(what, list | tuple) else [PYTHON, "-c", what]
         settings = {"stdin": subprocess.DEVNULL, "capture_output": True, "text": True, "timeout": 30} | settings
         return subprocess.run(command, **settings)
 

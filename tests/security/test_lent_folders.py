@@ -26,7 +26,9 @@ def test_guest_cannot_write_what_is_lent_read_only(inside, tmp_path):
     assert inside(code, "--rw", f"{lent}:/lent").stdout.split()[0] == "done"
 
 
-@pytest.mark.xfail(strict=True, reason="a set-id file in /mnt belongs to the folder's owner, and any local user can run it")
+@pytest.mark.xfail(
+    strict=True, reason="a set-id file in /mnt belongs to the folder's owner, and any local user can run it"
+)
 def test_guest_cannot_leave_a_set_id_program_on_the_host(inside, tmp_path):
     code = (
         "import os, shutil\n"

@@ -46,11 +46,7 @@ def test_guest_cannot_park_memory_in(attack, layers, kind, request):
 
 
 def test_one_process_out_of_memory_ends_the_whole_box(inside):
-    code = (
-        "import os, time\n"
-        "if os.fork() == 0: bytearray(500 << 20)\n"
-        "time.sleep(20); print('survived')\n"
-    )
+    code = "import os, time\nif os.fork() == 0: bytearray(500 << 20)\ntime.sleep(20); print('survived')\n"
     ended = inside(code, "--memory", "64M")
     assert ended.kind == "out_of_memory" and ended.stdout == ""
     assert inside(code.replace("sleep(20)", "sleep(0.5)"), "--memory", "900M").stdout == "survived\n"
@@ -78,7 +74,8 @@ def test_guest_cannot_make_itself_immune_to_the_oom_killer(inside, outside):
 def test_guest_cannot_lock_memory(inside):
     code = (
         "import ctypes, mmap\n"
-        "libc = ctypes.CDLL(None, use_errno=True); area = mmap.mmap(-1, 1 << 20, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)\n"
+        "libc = ctypes.CDLL(None, use_errno=True)\n"
+        "area = mmap.mmap(-1, 1 << 20, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)\n"
         "at = ctypes.addressof(ctypes.c_char.from_buffer(area))\n"
         "print(libc.mlock(ctypes.c_void_p(at), 1 << 20), ctypes.get_errno(), libc.mlock(ctypes.c_void_p(at), 4096))\n"
     )
