@@ -180,6 +180,8 @@ void Supervisor::on_status() {
     case Message::ended:
       ended_ = true;
       verdict_.wait_status = frame.value;
+      // init is on its way out. The janitor may go meanwhile: should we be killed now, the next run sweeps.
+      janitor_.release();
       break;
     case Message::listener: denials_.listen(std::move(fds[0]), plan_.policy.seccomp.has_value()); break;
     case Message::probes:
@@ -297,7 +299,7 @@ Result<Ending> Supervisor::finish() {
   if (budget_.exceeded && !over) verdict_.output_over = true;
   raw_.leave();
   const CgroupUsage cgroup = cgroup_.usage();
-  janitor_.release();  // it ends on the other CPU while we remove; should we die now, the next run sweeps
+  janitor_.release();
   auto removed = cgroup_.remove();
   janitor_.dismiss();
   if (!removed) return std::move(removed).error();

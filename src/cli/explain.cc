@@ -9,6 +9,7 @@ namespace pctx::cli {
 
 void add_explain(CLI::App& app, const Words& words, int& status) {
   CLI::App* verb = app.add_subcommand("explain", "Print what a 'run' line would do, without running it");
+  if (!words.wants("explain")) return;
   verb->prefix_command();
   auto arguments = std::make_shared<RunArguments>();
   add_run_options(*verb, *arguments);

@@ -15,6 +15,7 @@ using namespace pctx::cli;
 Words split_words(int argc, char** argv) {
   Words words;
   for (int i = 1; i < argc; ++i) {
+    words.all.emplace_back(argv[i]);
     if (!words.literal && std::string_view{argv[i]} == "--")
       words.literal = true;
     else

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include <CLI/CLI.hpp>
@@ -21,7 +22,15 @@ struct Words {
   std::vector<std::string> options;
   std::vector<std::string> command;
   bool literal = false;
+  std::vector<std::string> all;  // as typed, without the program's name
+
+  // Options are added for the verb in use only: describing all of them takes longer than starting a box's process.
+  bool wants(std::string_view verb) const;
 };
+
+// Rootless with cgroup v2: starts us anew inside a scope that the user's systemd delegates to us, so that limits bind by
+// cgroups. Returns if there is nothing to gain or nobody to ask.
+void enter_delegated_scope(const std::vector<std::string>& words);
 
 void add_run(CLI::App& app, const Words& words, int& status);
 void add_explain(CLI::App& app, const Words& words, int& status);

@@ -198,7 +198,7 @@ void apply(const ChildPlan& plan, ChildOp& op, int root, int& proc, std::size_t 
       break;
     }
     case RootOpKind::proc: proc = make_proc(plan, op, root, at); break;
-    case RootOpKind::mask: mask(plan, op, root, at); break;
+    case RootOpKind::mask: break;  // later, see close_box
   }
   if (!ok) fail(plan, Step::root_op, at);
 }
@@ -213,8 +213,8 @@ int place_init(const ChildPlan& plan, int root) noexcept {
   return fd;
 }
 
-// Returns the descriptor of init; leaves us in the new root with the old one gone.
-int build_root(ChildPlan& plan, int& proc) noexcept {
+// Builds the root and enters it. The old root is then hidden, not yet gone: close_box detaches it.
+int build_root(ChildPlan& plan, int& proc, int& init) noexcept {
   ::umask(022);
   const int root = new_filesystem("tmpfs", plan.root_options, abi::kMountNosuid | abi::kMountNodev);
   if (root < 0) fail(plan, Step::root);
@@ -222,17 +222,9 @@ int build_root(ChildPlan& plan, int& proc) noexcept {
   // before 6.15). Every source was cloned already, so hiding the attach point hides nothing we need.
   if (abi::move_mount(root, AT_FDCWD, plan.attach_point) != 0) fail(plan, Step::attach);
   for (std::size_t i = 0; i < plan.op_count; ++i) apply(plan, plan.ops[i], root, proc, i);
-  const int init = place_init(plan, root);
-  // The old root ends up under the new one at "." and is detached from there: no path leads back to it.
+  init = place_init(plan, root);
   if (::fchdir(root) != 0 || abi::pivot_root(".", ".") != 0) fail(plan, Step::pivot);
-  if (::umount2(".", MNT_DETACH) != 0 || ::chdir("/") != 0) fail(plan, Step::pivot, 1);
-  constexpr std::uint64_t kSealed = abi::kMountRdonly | abi::kMountNosuid | abi::kMountNodev;
-  // Not recursive: the scratch folders are mounts of their own and stay writable.
-  if (abi::mount_setattr(root, 0, {kSealed, 0, 0, 0}) != 0 && (errno != ENOSYS || !remount(root, kSealed)))
-    fail(plan, Step::pivot, 2);
-  if (::chdir("/") != 0) fail(plan, Step::pivot, 3);
-  ::close(root);
-  return init;
+  return root;
 }
 
 void loopback_up(const ChildPlan& plan) noexcept {
@@ -245,6 +237,22 @@ void loopback_up(const ChildPlan& plan) noexcept {
   ::close(socket);
 }
 
+// What takes the kernel long and nothing of the guest's own preparation needs: done while the guest prepares itself on
+// another CPU. It does not run before we are through.
+void close_box(const ChildPlan& plan, int root) noexcept {
+  // The old root lies over the new one at "." and is detached from there: no path leads back to it.
+  if (::fchdir(root) != 0 || ::umount2(".", MNT_DETACH) != 0 || ::chdir("/") != 0) fail(plan, Step::pivot, 1);
+  constexpr std::uint64_t kSealed = abi::kMountRdonly | abi::kMountNosuid | abi::kMountNodev;
+  // Not recursive: the scratch folders are mounts of their own and stay writable.
+  if (abi::mount_setattr(root, 0, {kSealed, 0, 0, 0}) != 0 && (errno != ENOSYS || !remount(root, kSealed)))
+    fail(plan, Step::pivot, 2);
+  for (std::size_t i = 0; i < plan.op_count; ++i)
+    if (plan.ops[i].kind == RootOpKind::mask) mask(plan, plan.ops[i], root, i);
+  if (::chdir("/") != 0) fail(plan, Step::pivot, 3);
+  if (plan.new_uts && ::sethostname(plan.hostname, plan.hostname_size) != 0) fail(plan, Step::hostname);
+  if (plan.new_network) loopback_up(plan);
+}
+
 void join_cgroups(const ChildPlan& plan) noexcept {
   int fds[4];
   const int count = receive(plan, Message::cgroups, fds);
@@ -253,6 +261,13 @@ void join_cgroups(const ChildPlan& plan) noexcept {
     if (::write(fds[i], "0", 1) != 1) fail(plan, Step::cgroup, static_cast<std::size_t>(i));
     ::close(fds[i]);
   }
+}
+
+// For limits that no cgroup binds, the supervisor looks in from outside.
+void send_probes(const ChildPlan& plan, int root, int proc) noexcept {
+  const int fds[2] = {proc, ::openat(root, "tmp", O_PATH | O_DIRECTORY | O_CLOEXEC)};
+  if (!send_frame(plan.status, {Message::probes, Step::handshake, 0, 0, 0}, fds, 2)) fail(plan, Step::handshake, 1);
+  ::close(fds[1]);
 }
 
 [[noreturn]] void become_init(const ChildPlan& plan, int init, int ready_write) noexcept {
@@ -277,21 +292,16 @@ void join_cgroups(const ChildPlan& plan) noexcept {
 
 void run_child(ChildPlan& plan) noexcept {
   int proc = -1;
+  int init = -1;
   clone_binds(plan);
   (void)receive(plan, Message::go, nullptr);
   become_guest_ids(plan);
-  const int init = build_root(plan, proc);
-  if (plan.new_uts && ::sethostname(plan.hostname, plan.hostname_size) != 0) fail(plan, Step::hostname);
-  if (plan.new_network) loopback_up(plan);
+  const int root = build_root(plan, proc, init);
+  if (plan.send_probes) send_probes(plan, root, proc);
   // After joining, so that the box's own cgroup is the root of what it sees.
-  if (plan.joins_cgroups) join_cgroups(plan);
+  join_cgroups(plan);
   if (plan.cgroup_namespace && ::unshare(CLONE_NEWCGROUP) != 0 && !plan.cgroup_namespace_optional)
     fail(plan, Step::cgroup_namespace);
-  if (plan.send_probes) {
-    const int fds[2] = {proc, ::openat(AT_FDCWD, "/tmp", O_PATH | O_DIRECTORY | O_CLOEXEC)};
-    if (!send_frame(plan.status, {Message::probes, Step::handshake, 0, 0, 0}, fds, 2)) fail(plan, Step::handshake, 1);
-    ::close(fds[1]);
-  }
   int ready[2];
   if (::pipe2(ready, O_CLOEXEC) != 0) fail(plan, Step::fork);
   const long guest = ::syscall(SYS_clone, SIGCHLD, nullptr, nullptr, nullptr, nullptr);
@@ -300,6 +310,7 @@ void run_child(ChildPlan& plan) noexcept {
     ::close(ready[1]);
     run_guest(plan, ready[0], proc);
   }
+  close_box(plan, root);
   become_init(plan, init, ready[1]);
 }
 

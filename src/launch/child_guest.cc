@@ -121,13 +121,13 @@ void run_guest(const ChildPlan& given, int ready, int proc) noexcept {
   // After the capabilities, before Landlock and seccomp, which an unprivileged process may only use with it.
   if (::prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) != 0) fail(plan, Step::no_new_privs);
   apply_landlock(plan);
-  // pid 1 is still a copy of the launcher until it has become init and closed itself to /proc: the guest must not run
-  // before. End of file is the sign.
+  // Last: what comes after is bound by it, and is on its list.
+  apply_filter(plan);
+  // Until pid 1 has detached the old root, become init and closed itself to /proc, the guest must not run. End of file
+  // is the sign.
   char byte;
   while (::read(kReady, &byte, 1) < 0 && errno == EINTR) {
   }
-  // Last: what comes after is bound by it.
-  apply_filter(plan);
   sigset_t none;
   ::sigemptyset(&none);
   ::sigprocmask(SIG_SETMASK, &none, nullptr);

@@ -98,8 +98,7 @@ struct ChildPlan {
   const char* const* root_options;
   const char* attach_point;
   const char* const* settings;  // path, value, …, nullptr
-  bool new_mount, new_pid, new_network, new_uts, new_user, cgroup_namespace, cgroup_namespace_optional;
-  bool joins_cgroups;           // wait for Message::cgroups before the fork
+  bool new_network, new_uts, cgroup_namespace, cgroup_namespace_optional;
   uid_t uid;
   bool drop_groups, set_ids;
   const char* hostname;

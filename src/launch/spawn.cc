@@ -133,14 +133,10 @@ Result<ChildPlan> build(const Plan& plan, const Command& command, std::array<int
   child.root_options = memory.options(plan.root_options);
   child.attach_point = plan.attach_point.c_str();
   child.settings = memory.list(settings);
-  child.new_mount = (plan.namespaces & CLONE_NEWNS) != 0;
-  child.new_pid = (plan.namespaces & CLONE_NEWPID) != 0;
   child.new_network = (plan.namespaces & CLONE_NEWNET) != 0;
   child.new_uts = (plan.namespaces & CLONE_NEWUTS) != 0;
-  child.new_user = (plan.namespaces & CLONE_NEWUSER) != 0;
   child.cgroup_namespace = plan.cgroup_namespace;
   child.cgroup_namespace_optional = !plan.policy.require.test(index(Layer::cgroup_namespace));
-  child.joins_cgroups = true;
   child.uid = plan.ids.inside;
   child.drop_groups = plan.ids.drop_groups;
   child.set_ids = true;

@@ -21,7 +21,7 @@ constexpr std::array<Device, 6> kDevices{
     {{"null", 1, 3}, {"zero", 1, 5}, {"full", 1, 7}, {"random", 1, 8}, {"urandom", 1, 9}, {"tty", 5, 0}}};
 
 // What an ordinary uid could still read there and has no business with: keys, addresses, interrupts (keystroke timing),
-// hardware. The rest of /proc is read-only and root's.
+// hardware, boot parameters; and what would matter if the uid were root's. The rest of /proc is read-only.
 struct Mask {
   const char* name;
   bool directory;
@@ -29,15 +29,15 @@ struct Mask {
 constexpr std::array<Mask, 14> kProcMasks{{{"acpi", true},
                                            {"asound", true},
                                            {"scsi", true},
-                                           {"bus", true},
                                            {"cmdline", false},
-                                           {"config.gz", false},
                                            {"interrupts", false},
                                            {"kallsyms", false},
                                            {"kcore", false},
                                            {"key-users", false},
                                            {"keys", false},
                                            {"kmsg", false},
+                                           {"latency_stats", false},
+                                           {"sched_debug", false},
                                            {"sysrq-trigger", false},
                                            {"timer_list", false}}};
 

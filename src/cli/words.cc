@@ -6,6 +6,12 @@
 
 namespace pctx::cli {
 
+bool Words::wants(std::string_view verb) const {
+  for (std::string_view asked : {"run", "explain"})
+    if (!options.empty() && options[0] == asked) return verb == asked;
+  return true;
+}
+
 int complain(const Error& error) {
   fmt::print(stderr, "pctx-sandbox: {}\n", error.sentence());
   switch (error.kind) {

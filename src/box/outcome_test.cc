@@ -1,0 +1,66 @@
+#include "box/outcome.h"
+
+#include <gtest/gtest.h>
+
+#include <csignal>
+
+namespace pctx {
+namespace {
+
+constexpr int exited(int code) { return code << 8; }
+
+TEST(Outcome, the_guests_own_status_is_passed_on) {
+  const Outcome outcome = judge({.wait_status = exited(3)}, {});
+  EXPECT_EQ(outcome.kind, OutcomeKind::exited);
+  EXPECT_EQ(outcome.exit_status(), 3);
+}
+
+TEST(Outcome, a_guests_own_sigkill_is_not_out_of_memory) {
+  const Outcome own = judge({.wait_status = SIGKILL}, {});
+  EXPECT_EQ(own.kind, OutcomeKind::signaled);
+  EXPECT_EQ(own.exit_status(), 137);
+  const Outcome memory = judge({.wait_status = SIGKILL, .memory_over = true}, {.memory = 64_MiB});
+  EXPECT_EQ(memory.kind, OutcomeKind::out_of_memory);
+  EXPECT_EQ(memory.exit_status(), 137);
+  EXPECT_EQ(memory.sentence, "out of memory: limit 64 MiB (--memory)");
+}
+
+TEST(Outcome, a_guest_that_survives_the_death_of_its_child_has_exited) {
+  // One child was killed for memory, the parent noticed and ended by itself.
+  EXPECT_EQ(judge({.wait_status = exited(1), .memory_over = true}, {}).kind, OutcomeKind::exited);
+}
+
+TEST(Outcome, time_is_124) {
+  const Outcome outcome = judge({.wait_status = SIGKILL, .timed_out = true}, {.timeout = Millis{2000}});
+  EXPECT_EQ(outcome.kind, OutcomeKind::timed_out);
+  EXPECT_EQ(outcome.exit_status(), 124);
+  EXPECT_EQ(outcome.sentence, "timed out: limit 2 s (--timeout)");
+}
+
+TEST(Outcome, a_guest_that_ends_as_the_clock_runs_out_has_ended_by_itself) {
+  EXPECT_EQ(judge({.wait_status = exited(0), .timed_out = true}, {}).kind, OutcomeKind::exited);
+}
+
+TEST(Outcome, cpu_time_by_watchdog_and_by_rlimit_are_one) {
+  Limits limits;
+  limits.cpu_time = Millis{1000};
+  for (const Verdict& verdict : {Verdict{.wait_status = SIGKILL, .cpu_time_over = true}, Verdict{.wait_status = SIGXCPU}}) {
+    const Outcome outcome = judge(verdict, limits);
+    EXPECT_EQ(outcome.kind, OutcomeKind::timed_out);
+    EXPECT_EQ(outcome.limit, "cpu-time");
+  }
+}
+
+TEST(Outcome, too_much_output_is_its_own_ending) {
+  const Outcome outcome = judge({.wait_status = SIGKILL, .output_over = true}, {});
+  EXPECT_EQ(outcome.kind, OutcomeKind::output_limit);
+  EXPECT_EQ(outcome.exit_status(), 128 + SIGXFSZ);
+}
+
+TEST(Outcome, a_kill_by_the_filter_is_a_denial) {
+  EXPECT_EQ(judge({.wait_status = SIGSYS, .seccomp_kills = true}, {}).kind, OutcomeKind::denied);
+  EXPECT_EQ(judge({.wait_status = SIGSEGV, .seccomp_kills = true}, {}).kind, OutcomeKind::signaled);
+}
+
+}  // namespace
+}  // namespace pctx

@@ -1,0 +1,245 @@
+#include <gtest/gtest.h>
+
+#include <sched.h>
+
+#include <fstream>
+#include <sstream>
+
+#include "plan/plan.h"
+#include "sys/kernel_abi.h"
+
+namespace pctx {
+namespace {
+
+HostFeatures root_host() {
+  HostFeatures host;
+  host.privileged = true;
+  host.kernel_major = 6;
+  host.kernel_minor = 18;
+  host.landlock_abi = 7;
+  host.first_free_id = 0x70000000;
+  host.cgroup = {.version = CgroupVersion::v2, .unified = "/sys/fs/cgroup"};
+  host.system = {{"/usr", PathKind::directory, ""},
+                 {"/bin", PathKind::link, "usr/bin"},
+                 {"/lib64", PathKind::link, "usr/lib64"},
+                 {"/etc/ld.so.cache", PathKind::file, ""},
+                 {"/etc/localtime", PathKind::link, "/usr/share/zoneinfo/Etc/UTC"}};
+  host.attach_point = "/tmp";
+  host.cpus = 4;
+  return host;
+}
+
+HostFeatures user_host() {
+  HostFeatures host = root_host();
+  host.uid = host.gid = 1000;
+  host.privileged = false;
+  host.cgroup = {.version = CgroupVersion::none, .why_none = "no cgroup is delegated to this user"};
+  return host;
+}
+
+const RootOp* find(const Plan& plan, RootOpKind kind, std::string_view target) {
+  for (const RootOp& op : plan.root)
+    if (op.kind == kind && op.target == target) return &op;
+  return nullptr;
+}
+
+TEST(Compile, is_pure) {
+  const auto first = compile({}, root_host(), {.instance = 7});
+  const auto second = compile({}, root_host(), {.instance = 7});
+  ASSERT_TRUE(first && second);
+  EXPECT_EQ(explain(*first), explain(*second));
+}
+
+// Golden plans: a change of what a box is made of shows up in review. Rewrite with PCTX_REWRITE_GOLDEN=1.
+struct Golden {
+  const char* name;
+  Policy policy;
+  HostFeatures host;
+  CompileInputs inputs;
+};
+
+TEST(Compile, golden_plans) {
+  Policy lent;
+  lent.mnt = "/data";
+  lent.binds = {{"/opt/tool", "/opt/tool", false}};
+  lent.tmpfs = {{"/work", 8_MiB}};
+  const LentPath data{"/data", true, 1000, 1000, 0700}, tool{"/opt/tool", true, 0, 0, 0755};
+  const Golden goldens[] = {{"root_v2", {}, root_host(), {.instance = 7}},
+                            {"rootless", {}, user_host(), {.instance = 7}},
+                            {"lent", lent, root_host(), {.binds = {tool}, .mnt = data, .instance = 7}}};
+  for (const Golden& golden : goldens) {
+    const auto plan = compile(golden.policy, golden.host, golden.inputs);
+    ASSERT_TRUE(plan) << plan.error().what;
+    const std::string path = std::string{PCTX_SOURCE_DIR} + "/src/plan/golden/" + golden.name + ".txt";
+    if (std::getenv("PCTX_REWRITE_GOLDEN") != nullptr) std::ofstream{path} << explain(*plan);
+    std::ostringstream expected;
+    expected << std::ifstream{path}.rdbuf();
+    EXPECT_EQ(explain(*plan), expected.str()) << golden.name;
+  }
+}
+
+TEST(Compile, all_namespaces_are_new) {
+  const auto plan = compile({}, root_host(), {});
+  ASSERT_TRUE(plan);
+  EXPECT_EQ(plan->namespaces,
+            std::uint64_t{CLONE_NEWUSER | CLONE_NEWPID | CLONE_NEWNS | CLONE_NEWNET | CLONE_NEWIPC | CLONE_NEWUTS});
+  EXPECT_TRUE(plan->cgroup_namespace);
+}
+
+TEST(Compile, everything_lent_of_the_system_is_read_only) {
+  const auto plan = compile({}, root_host(), {});
+  ASSERT_TRUE(plan);
+  for (const RootOp& op : plan->root)
+    if (op.kind == RootOpKind::bind && !op.device) {
+      EXPECT_NE(op.attributes & abi::kMountRdonly, 0U) << op.target;
+      EXPECT_NE(op.attributes & abi::kMountNosuid, 0U) << op.target;
+      EXPECT_NE(op.attributes & abi::kMountNodev, 0U) << op.target;
+    }
+}
+
+TEST(Compile, root_never_runs_the_guest_as_root) {
+  const auto plan = compile({}, root_host(), {.instance = 7});
+  ASSERT_TRUE(plan);
+  EXPECT_GE(plan->ids.host_uid, 0x70000000U);
+  const auto other = compile({}, root_host(), {.instance = 8});
+  EXPECT_NE(plan->ids.host_uid, other->ids.host_uid) << "boxes that live at the same time share no uid";
+}
+
+TEST(Compile, subordinate_ids_are_used_when_there) {
+  HostFeatures host = user_host();
+  EXPECT_EQ(compile({}, host, {})->ids.host_uid, 1000U);
+  host.subuid = host.subgid = IdRange{100000, 65536};
+  EXPECT_EQ(compile({}, host, {})->ids.host_uid, 1000U) << "without newuidmap they are of no use";
+  host.id_helpers = true;
+  const auto plan = compile({}, host, {.instance = 5});
+  EXPECT_EQ(plan->ids.host_uid, 100005U);
+  EXPECT_TRUE(plan->ids.by_helper);
+  Policy lends;
+  lends.mnt = "/data";
+  const auto writing = compile(lends, host, {.mnt = LentPath{"/data", true, 1000, 1000, 0700}});
+  EXPECT_EQ(writing->ids.host_uid, 1000U) << "a folder of the caller's can only be written as the caller";
+  EXPECT_FALSE(writing->layer(Layer::subordinate_ids).on);
+}
+
+TEST(Compile, a_required_layer_that_is_missing_is_an_error_that_names_it) {
+  Policy policy;
+  policy.require.set(index(Layer::landlock));
+  HostFeatures host = root_host();
+  ASSERT_TRUE(compile(policy, host, {}));
+  host.landlock_abi = 0;
+  const auto refused = compile(policy, host, {});
+  ASSERT_FALSE(refused);
+  EXPECT_EQ(refused.error().kind, ErrorKind::unavailable);
+  EXPECT_NE(refused.error().what.find("landlock"), std::string::npos);
+  EXPECT_TRUE(compile({}, host, {})) << "it is used where it is, not required";
+}
+
+TEST(Compile, missing_required_layers_need_a_word_of_the_user) {
+  CompileInputs inputs;
+  inputs.missing.set(index(Layer::network));
+  EXPECT_FALSE(compile({}, root_host(), inputs));
+  Policy policy;
+  policy.allow_degraded.set(index(Layer::network));
+  const auto plan = compile(policy, root_host(), inputs);
+  ASSERT_TRUE(plan);
+  EXPECT_FALSE(plan->layer(Layer::network).on);
+  EXPECT_EQ(plan->namespaces & CLONE_NEWNET, 0U);
+}
+
+TEST(Compile, some_layers_can_never_be_left_out) {
+  for (Layer layer : {Layer::pid, Layer::mount}) {
+    Policy policy;
+    policy.allow_degraded.set(index(layer));
+    CompileInputs inputs;
+    inputs.missing.set(index(layer));
+    EXPECT_FALSE(compile(policy, root_host(), inputs));
+  }
+}
+
+TEST(Limits, without_cgroups_the_next_best_binds_and_is_named) {
+  const auto plan = compile({}, user_host(), {});
+  ASSERT_TRUE(plan);
+  EXPECT_TRUE(plan->watchdog.memory);
+  EXPECT_EQ(plan->pin_cpus, 1U);
+  EXPECT_TRUE(plan->cgroup_writes.empty());
+  ASSERT_FALSE(plan->notices.empty());
+  for (const LimitBinding& limit : plan->bindings) EXPECT_NE(limit.by, "cgroup v2") << limit.limit;
+}
+
+TEST(Limits, what_only_cgroups_can_bind_is_refused_without_them) {
+  for (const auto& [change, option] : {std::pair{+[](Policy& p) { p.limits.cpus = 500; }, "--cpus"},
+                                       {+[](Policy& p) { p.limits.io_read = 1_MiB; }, "--io-read"}}) {
+    Policy policy;
+    change(policy);
+    const auto refused = compile(policy, user_host(), {});
+    ASSERT_FALSE(refused);
+    EXPECT_NE(refused.error().what.find(option), std::string::npos);
+    EXPECT_TRUE(compile(policy, root_host(), {}));
+    policy.allow_degraded.set(index(Layer::cgroups));
+    EXPECT_TRUE(compile(policy, user_host(), {}));
+  }
+}
+
+TEST(Limits, v1_cannot_throttle_buffered_writes_and_says_so) {
+  HostFeatures host = root_host();
+  host.cgroup = {.version = CgroupVersion::v1, .memory = "/m", .pids = "/p", .cpu = "/c", .memsw = true};
+  Policy policy;
+  ASSERT_TRUE(compile(policy, host, {}));
+  policy.limits.io_write = 1_MiB;
+  const auto refused = compile(policy, host, {});
+  ASSERT_FALSE(refused);
+  EXPECT_NE(refused.error().what.find("v1 cannot throttle"), std::string::npos);
+}
+
+TEST(Limits, swap_is_part_of_memory) {
+  HostFeatures host = root_host();
+  host.cgroup = {.version = CgroupVersion::v1, .memory = "/m", .pids = "/p", .cpu = "/c", .memsw = true};
+  const auto v1 = compile({}, host, {});
+  const auto v2 = compile({}, root_host(), {});
+  const auto has = [](const Plan& plan, std::string_view file) {
+    for (const CgroupWrite& write : plan.cgroup_writes)
+      if (write.file == file) return true;
+    return false;
+  };
+  EXPECT_TRUE(has(*v1, "memory.memsw.limit_in_bytes"));
+  EXPECT_TRUE(has(*v2, "memory.swap.max"));
+  EXPECT_TRUE(has(*v2, "memory.oom.group"));
+}
+
+TEST(Landlock, an_old_kernel_is_asked_only_for_what_it_knows) {
+  for (int version = 1; version <= 7; ++version) {
+    HostFeatures host = root_host();
+    host.landlock_abi = version;
+    const auto plan = compile({}, host, {});
+    ASSERT_TRUE(plan);
+    EXPECT_EQ((plan->landlock_handled & abi::kLandlockRefer) != 0, version >= 2);
+    EXPECT_EQ((plan->landlock_handled & abi::kLandlockTruncate) != 0, version >= 3);
+    EXPECT_EQ((plan->landlock_handled & abi::kLandlockIoctlDev) != 0, version >= 5);
+    EXPECT_EQ(plan->landlock_scoped != 0, version >= 6);
+    for (const LandlockRule& rule : plan->landlock) EXPECT_EQ(rule.access & ~plan->landlock_handled, 0U) << rule.path;
+  }
+}
+
+TEST(Environment, nothing_is_inherited_and_options_win) {
+  Policy policy;
+  policy.env = {{"LANG", "de_DE.UTF-8"}, {"X", "1"}};
+  const auto plan = compile(policy, root_host(), {});
+  ASSERT_TRUE(plan);
+  EXPECT_NE(std::find(plan->env.begin(), plan->env.end(), "LANG=de_DE.UTF-8"), plan->env.end());
+  EXPECT_EQ(std::find(plan->env.begin(), plan->env.end(), "LANG=C.UTF-8"), plan->env.end());
+  EXPECT_NE(std::find(plan->env.begin(), plan->env.end(), "X=1"), plan->env.end());
+}
+
+TEST(Root, lent_folders_of_another_owner_are_id_mapped) {
+  Policy policy;
+  policy.mnt = "/data";
+  const auto plan = compile(policy, root_host(), {.mnt = LentPath{"/data", true, 0, 0, 0755}});
+  ASSERT_TRUE(plan);
+  const RootOp* mnt = find(*plan, RootOpKind::bind, "mnt");
+  ASSERT_NE(mnt, nullptr);
+  EXPECT_TRUE(mnt->idmap.has_value());
+  EXPECT_EQ(mnt->attributes & abi::kMountRdonly, 0U);
+}
+
+}  // namespace
+}  // namespace pctx

@@ -1,0 +1,134 @@
+#include "policy/policy.h"
+
+#include <gtest/gtest.h>
+
+namespace pctx {
+namespace {
+
+TEST(Policy, defaults_are_safe_and_valid) {
+  const Policy policy;
+  EXPECT_TRUE(validate(policy).has_value());
+  EXPECT_EQ(policy.network, Network::none);
+  EXPECT_EQ(policy.limits.memory, 1_GiB);
+  EXPECT_EQ(policy.limits.pids, 64U);
+  EXPECT_EQ(policy.limits.timeout, Millis{30'000});
+  EXPECT_TRUE(policy.env.empty());
+}
+
+TEST(Policy, json_round_trip_keeps_every_field) {
+  const char* text = R"({
+    "limits": {"memory": "512M", "cpus": 0.5, "pids": 7, "timeout": "90s", "cpu_time": 10, "disk": "64M", "inodes": 100,
+               "output": 1000, "files": 64, "io_read": "50M", "io_write": "1M"},
+    "files": {"mnt": "/data", "ro": ["/opt/a:/a"], "rw": ["/opt/b:/b"], "tmpfs": ["/c:4M"], "workdir": "/a"},
+    "identity": {"env": {"A": "1", "B": ""}, "hostname": "box", "uid": 0},
+    "network": "host", "seccomp": "p.json", "require": ["landlock"], "allow_degraded": ["cgroups"]})";
+  const auto policy = policy_from_json(text);
+  ASSERT_TRUE(policy.has_value()) << policy.error().what;
+  EXPECT_EQ(policy->limits.memory, 512_MiB);
+  EXPECT_EQ(policy->limits.cpus, 500U);
+  EXPECT_EQ(policy->limits.cpu_time, Millis{10'000});
+  EXPECT_EQ(policy->binds.size(), 2U);
+  EXPECT_TRUE(policy->binds[1].writable);
+  EXPECT_EQ(policy->tmpfs[0].size, 4_MiB);
+  EXPECT_EQ(policy->uid, 0U);
+  const auto again = policy_from_json(policy_to_json(*policy));
+  ASSERT_TRUE(again.has_value()) << again.error().what;
+  EXPECT_EQ(policy_to_json(*policy), policy_to_json(*again));
+}
+
+struct Refused {
+  const char* text;
+  const char* names;
+};
+
+class PolicyRefuses : public testing::TestWithParam<Refused> {};
+
+TEST_P(PolicyRefuses, and_names_the_place) {
+  const auto policy = policy_from_json(GetParam().text);
+  ASSERT_FALSE(policy.has_value());
+  EXPECT_EQ(policy.error().kind, ErrorKind::usage);
+  EXPECT_NE(policy.error().what.find(GetParam().names), std::string::npos) << policy.error().what;
+}
+
+INSTANTIATE_TEST_SUITE_P(Inputs, PolicyRefuses,
+                         testing::Values(Refused{R"({"limit": {}})", "limit"},
+                                         Refused{R"({"limits": {"mem": 1}})", "limits.mem"},
+                                         Refused{R"({"limits": {"memory": "lots"}})", "limits.memory"},
+                                         Refused{R"({"limits": {"pids": -1}})", "limits.pids"},
+                                         Refused{R"({"limits": {"pids": 1.5}})", "limits.pids"},
+                                         Refused{R"({"limits": []})", "limits"},
+                                         Refused{R"({"network": true})", "network"},
+                                         Refused{R"({"network": "lan"})", "network"},
+                                         Refused{R"({"files": {"ro": "x"}})", "files.ro"},
+                                         Refused{R"({"files": {"rw": ["/x"]}})", "files.rw"},
+                                         Refused{R"({"identity": {"env": {"A": 1}}})", "identity.env.A"},
+                                         Refused{R"({"identity": {"uid": 70000}})", "identity.uid"},
+                                         Refused{R"({"require": ["armour"]})", "armour"},
+                                         Refused{R"({"network": "none", "network": "host"})", "twice"},
+                                         Refused{R"([])", "object"}, Refused{R"({)", "JSON"},
+                                         Refused{R"([[[[[[[[[[[[1]]]]]]]]]]]])", "deeper"}));
+
+Policy with(void (*change)(Policy&)) {
+  Policy policy;
+  change(policy);
+  return policy;
+}
+
+TEST(Validate, refuses_what_would_undo_a_layer) {
+  for (const char* target : {"/", "/proc", "/proc/sys", "/dev", "/dev/shm", "/sys/x", "/etc", "/tmp", "relative", "/a/../b", "/a//b"}) {
+    Policy policy;
+    policy.binds.push_back({"/opt", target, false});
+    EXPECT_FALSE(validate(policy).has_value()) << target;
+  }
+  EXPECT_TRUE(validate(with([](Policy& p) { p.binds.push_back({"/opt", "/opt", false}); })).has_value());
+  EXPECT_TRUE(validate(with([](Policy& p) { p.binds.push_back({"/opt", "/etc/extra", false}); })).has_value());
+}
+
+TEST(Validate, refuses_limits_out_of_range_and_names_the_option) {
+  const auto memory = validate(with([](Policy& p) { p.limits.memory = 1; }));
+  ASSERT_FALSE(memory.has_value());
+  EXPECT_NE(memory.error().what.find("--memory"), std::string::npos);
+  EXPECT_FALSE(validate(with([](Policy& p) { p.limits.pids = 0; })).has_value());
+  EXPECT_FALSE(validate(with([](Policy& p) { p.limits.cpu_time = Millis{0}; })).has_value());
+  EXPECT_FALSE(validate(with([](Policy& p) { p.limits.io_read = 1; })).has_value());
+}
+
+TEST(Validate, refuses_two_things_at_one_place) {
+  EXPECT_FALSE(validate(with([](Policy& p) {
+                 p.binds = {{"/a", "/x", false}, {"/b", "/x", false}};
+               })).has_value());
+  EXPECT_FALSE(validate(with([](Policy& p) {
+                 p.mnt = "/a";
+                 p.tmpfs = {{"/mnt", 1_MiB}};
+               })).has_value());
+}
+
+TEST(Validate, refuses_bad_names) {
+  EXPECT_FALSE(validate(with([](Policy& p) { p.hostname = "a b"; })).has_value());
+  EXPECT_FALSE(validate(with([](Policy& p) { p.hostname = ""; })).has_value());
+  EXPECT_FALSE(validate(with([](Policy& p) { p.env = {{"A=B", "c"}}; })).has_value());
+  EXPECT_FALSE(validate(with([](Policy& p) { p.env = {{"A", std::string("x\0y", 3)}}; })).has_value());
+}
+
+TEST(Validate, a_layer_is_not_both_required_and_left_out) {
+  EXPECT_FALSE(validate(with([](Policy& p) {
+                 p.require.set(index(Layer::landlock));
+                 p.allow_degraded.set(index(Layer::landlock));
+               })).has_value());
+}
+
+TEST(ParseBind, reads_both_forms) {
+  EXPECT_EQ(parse_bind("/a", false)->target, "/a");
+  EXPECT_EQ(parse_bind("/a:/b", true)->target, "/b");
+  EXPECT_FALSE(parse_bind("/a", true).has_value());
+  EXPECT_FALSE(parse_bind(":/b", false).has_value());
+}
+
+TEST(ParseEnv, wants_a_value) {
+  EXPECT_EQ(parse_env("A=b=c")->second, "b=c");
+  EXPECT_FALSE(parse_env("PATH").has_value());
+  EXPECT_FALSE(parse_env("=x").has_value());
+}
+
+}  // namespace
+}  // namespace pctx
