@@ -102,6 +102,7 @@ class Supervisor {
   std::optional<FolderSnapshot> before_;
   Fd mnt_;
   Clock::time_point started_, next_check_;
+  unsigned checks_ = 0;
   bool running_ = false;
   bool ended_ = false;  // init told us how the guest ended
   bool interrupted_ = false;
@@ -218,7 +219,7 @@ void Supervisor::check_limits() {
   if (limits.timeout.count() > 0 && now - started_ >= limits.timeout) verdict_.timed_out = over = true;
   if (plan_.watchdog.any() && proc_ && now >= next_check_) {
     next_check_ = now + kWatchInterval;
-    const TreeUsage tree = measure_tree(proc_.get(), scratch_.get(), limits.memory);
+    const TreeUsage tree = measure_tree(proc_.get(), scratch_.get(), limits.memory, checks_++ % kCloseLookEvery == 0);
     if (plan_.watchdog.memory && tree.memory > limits.memory) verdict_.memory_over = over = true;
     if (plan_.watchdog.pids && tree.processes > limits.pids) verdict_.pids_over = over = true;
     Millis cpu = tree.cpu;

@@ -4,8 +4,10 @@
 #include <fcntl.h>
 #include <sys/vfs.h>
 
+#include <algorithm>
 #include <cstdlib>
 #include <cstring>
+#include <map>
 #include <string>
 
 #include <fmt/format.h>
@@ -22,17 +24,38 @@ std::uint64_t kilobytes(const std::string& text, const char* name) {
   return std::strtoull(text.c_str() + at + std::strlen(name), nullptr, 10) * 1024;
 }
 
-std::uint64_t resident(int proc, const std::string& pid) {
+struct Resident {
+  std::uint64_t own = 0;     // anonymous, swapped out included
+  std::uint64_t shared = 0;  // tmpfs and shared anonymous
+};
+
+Resident resident(int proc, const std::string& pid) {
   const auto status = sys::try_read_file(pid + "/status", 16384, proc);
-  if (!status) return 0;
-  return kilobytes(*status, "RssAnon:") + kilobytes(*status, "RssShmem:") + kilobytes(*status, "VmSwap:");
+  if (!status) return {};
+  return {kilobytes(*status, "RssAnon:") + kilobytes(*status, "VmSwap:"), kilobytes(*status, "RssShmem:")};
 }
 
 // Pages shared by several processes are split between them. A guest that closes itself to inspection is counted in full.
-std::uint64_t proportional(int proc, const std::string& pid) {
+Resident proportional(int proc, const std::string& pid) {
   const auto rollup = sys::try_read_file(pid + "/smaps_rollup", 16384, proc);
   if (!rollup || rollup->empty()) return resident(proc, pid);
-  return kilobytes(*rollup, "Pss_Anon:") + kilobytes(*rollup, "Pss_Shmem:") + kilobytes(*rollup, "SwapPss:");
+  return {kilobytes(*rollup, "Pss_Anon:") + kilobytes(*rollup, "SwapPss:"), kilobytes(*rollup, "Pss_Shmem:")};
+}
+
+// Shared anonymous memory stays allocated when its pages are given up with madvise(), though nobody's resident set shows
+// it: such mappings count with their full size, once per object.
+void shared_anonymous(int proc, const std::string& pid, std::map<std::string, std::uint64_t>& objects) {
+  const auto maps = sys::try_read_file(pid + "/maps", 4_MiB, proc);
+  if (!maps) return;
+  for (std::string_view line : sys::split(*maps, '\n')) {
+    if (!line.ends_with("/dev/zero (deleted)") && line.find("/SYSV") == std::string_view::npos) continue;
+    unsigned long long from = 0, to = 0, offset = 0, inode = 0;
+    char mode[8] = {}, device[16] = {};
+    if (std::sscanf(std::string{line}.c_str(), "%llx-%llx %7s %llx %15s %llu", &from, &to, mode, &offset, device, &inode) != 6)
+      continue;
+    std::uint64_t& size = objects[fmt::format("{} {}", device, inode)];
+    size = std::max<std::uint64_t>(size, offset + (to - from));
+  }
 }
 
 // Fields 14 to 17 of /proc/N/stat, after the name, which may hold anything but ends with the last parenthesis.
@@ -58,7 +81,7 @@ std::uint64_t threads(int proc, const std::string& pid) {
 
 }  // namespace
 
-TreeUsage measure_tree(int proc, int scratch, std::uint64_t limit) {
+TreeUsage measure_tree(int proc, int scratch, std::uint64_t limit, bool look_closely) {
   TreeUsage usage;
   std::uint64_t stored = 0;
   struct statfs space {};
@@ -71,16 +94,28 @@ TreeUsage measure_tree(int proc, int scratch, std::uint64_t limit) {
     if (entry->d_name[0] >= '1' && entry->d_name[0] <= '9') pids.emplace_back(entry->d_name);
   ::closedir(entries);
   std::uint64_t ticks = 0;
-  usage.memory = stored;
+  Resident sum;
+  const auto add = [&sum](const Resident& one) {
+    sum.own += one.own;
+    sum.shared += one.shared;
+  };
   for (const std::string& pid : pids) {
-    usage.memory += resident(proc, pid);
+    add(resident(proc, pid));
     ticks += cpu_ticks(proc, pid);
     if (pid != "1") usage.processes += threads(proc, pid);
   }
-  if (usage.memory > limit) {
-    usage.memory = stored;
-    for (const std::string& pid : pids) usage.memory += proportional(proc, pid);
+  if (stored + sum.own + sum.shared > limit) {
+    sum = {};
+    for (const std::string& pid : pids) add(proportional(proc, pid));
   }
+  if (look_closely) {
+    std::map<std::string, std::uint64_t> objects;
+    for (const std::string& pid : pids) shared_anonymous(proc, pid, objects);
+    std::uint64_t parked = 0;
+    for (const auto& [object, size] : objects) parked += size;
+    sum.shared = std::max(sum.shared, parked);
+  }
+  usage.memory = stored + sum.own + sum.shared;
   usage.cpu = Millis{static_cast<Millis::rep>(ticks * 1000 / static_cast<std::uint64_t>(::sysconf(_SC_CLK_TCK)))};
   return usage;
 }

@@ -15,9 +15,10 @@ struct TreeUsage {
 };
 
 // `proc` is the box's /proc, `scratch` a directory of its tmpfs. `limit` is where counting shared pages twice starts to
-// matter: only above it is the exact, dearer figure taken.
-TreeUsage measure_tree(int proc, int scratch, std::uint64_t limit);
+// matter: only above it is the exact, dearer figure taken. `look_closely` also finds memory that no resident set shows.
+TreeUsage measure_tree(int proc, int scratch, std::uint64_t limit, bool look_closely);
 
 inline constexpr Millis kWatchInterval{10};
+inline constexpr unsigned kCloseLookEvery = 4;
 
 }  // namespace pctx
