@@ -15,6 +15,15 @@ port() {
 }
 exec > "$(port pctx.output)" 2>&1 < /dev/null
 cd /opt/pctx || exit
+# Signs of life for run.sh, and what hangs if something does, while somebody can still be told.
+(while sleep 5; do printf . > /dev/console; done) > /dev/null 2>&1 &
+(
+  limit=$(cat limit)
+  [ "$limit" -gt 60 ] || exit
+  sleep $((limit - 30))
+  echo "guest: 30 s before the limit these still run:"
+  ps -eo pid,ppid,user,stat,etimes,wchan:24,args --no-headers | awk '$2 != 2 && $1 != 2'
+) &
 echo "guest: up after $(cut -d' ' -f1 /proc/uptime) s, kernel $(uname -r)"
 if [ -e command ]; then
   bash -c "$(cat command)"

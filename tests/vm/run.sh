@@ -53,6 +53,7 @@ if [ $# -eq 0 ]; then
   exit "$worst"
 fi
 
+words=("$@")
 kernel=6.1 init=direct suites=all limit=1500 command=()
 while [ $# -gt 0 ]; do
   case $1 in
@@ -85,9 +86,10 @@ for old in "${TMPDIR:-/tmp}"/pctx-vm.*; do
   if [ -O "$old" ] && ! [ -d "/proc/${owner%%.*}" ]; then rm -rf "$old"; fi
 done
 work=$(mktemp -d "${TMPDIR:-/tmp}/pctx-vm.$$.XXXXXX")
-machine=
+machine='' monitor=''
 # shellcheck disable=SC2317,SC2329  # called by the trap
 cleanup() {
+  [ -z "$monitor" ] || kill "$monitor" 2> /dev/null || :
   # TERM goes to timeout(1), which passes it on to QEMU.
   if [ -n "$machine" ]; then kill "$machine" 2> /dev/null || :; wait "$machine" 2> /dev/null || :; fi
   rm -rf "$work"
@@ -105,6 +107,7 @@ done
 [ -z "$binary" ] || cp -L "$binary" "$stage/.venv/bin/pctx-sandbox"
 [ ${#command[@]} -eq 0 ] || printf '%q ' "${command[@]}" > "$stage/command"
 echo "$suites" > "$stage/suites"
+echo "$limit" > "$stage/limit"
 tar -C "$stage" --owner=0 --group=0 --mode=u+rwX,go=rX -cf "$work/tree.tar" .
 rm -rf "$stage"
 
@@ -124,6 +127,7 @@ mkfifo "$work/output"
 cat "$work/output" &
 reader=$!
 console=$work/console
+silence=100
 : > "$work/status"
 
 say "starting kernel $(cat "$cache/kernel-$kernel/version"), init $init, ${PCTX_VM_ACCEL:-tcg}, at most $limit s"
@@ -139,9 +143,25 @@ TMPDIR=$work setpriv --pdeathsig TERM timeout --kill-after=5 "$limit" setpriv --
   -chardev "file,id=status,path=$work/status" -device virtserialport,chardev=status,name=pctx.status \
   -chardev "file,id=console,path=$console" -serial chardev:console < /dev/null 2> "$work/qemu.log" &
 machine=$!
+# The guest writes a dot to its console every few seconds. One that stays silent hangs as a whole, which software
+# emulation does once in a while on a busy host: that is no result, so such a machine gets a second try.
+(
+  exec > /dev/null 2>&1
+  while sleep 5; do
+    if [ $(($(date +%s) - $(stat -c %Y "$console" || date +%s))) -gt "$silence" ]; then
+      : > "$work/silent"
+      kill "$machine"
+      exit
+    fi
+  done
+) &
+monitor=$!
 ended=0
 wait "$machine" || ended=$?
-machine=
+machine=''
+kill "$monitor" 2> /dev/null || :
+wait "$monitor" 2> /dev/null || :
+monitor=''
 wait "$reader" || :
 [ -z "${PCTX_VM_LOG:-}" ] || cp "$console" "$PCTX_VM_LOG"
 
@@ -150,7 +170,13 @@ if [ -n "$status" ]; then
   [ "$status" = 0 ] || say "the guest's status is $status"
   exit "$status"
 fi
+if [ -e "$work/silent" ] && [ -z "${PCTX_VM_SECOND_TRY:-}" ]; then
+  say "the machine hangs (no sign of life for $silence s): trying once more"
+  cleanup
+  PCTX_VM_SECOND_TRY=1 exec "${BASH_SOURCE[0]}" "${words[@]}"
+fi
 { cat "$work/qemu.log"; tail -n 60 "$console" | tr -d '\r'; } >&2
+if [ -e "$work/silent" ]; then die "the machine hangs: no sign of life for $silence s, for the second time"; fi
 case $ended in
   124 | 137) say "error: the machine was killed: not finished after $limit s (--limit)"; exit 124 ;;
   *) die "the machine ended (QEMU's status $ended) before the job did; its last console lines are above" ;;
