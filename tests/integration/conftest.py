@@ -1,0 +1,67 @@
+"""Shared by the tests of the command line: reports, and the everyday packages that a box must run unhindered."""
+
+import importlib.util
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+
+@pytest.fixture(scope="session")
+def report(pctx):
+    """report("--pids", "8", "--", "true"): the JSON object of one run, with `status` as the exit status."""
+
+    def run(*words, **settings):
+        done = pctx("run", "--json", *words, **settings)
+        return done.json() | {"status": done.returncode}
+
+    return run
+
+
+@pytest.fixture(scope="session")
+def layers(report):
+    return report("--", "true")["receipt"]["layers"]
+
+
+@pytest.fixture(scope="session")
+def refused(pctx):
+    """refused("--memory", "lots"): asserts that nothing ran, with one sentence (and a hint) on stderr; returns it."""
+
+    def run(*words, says="", **settings):
+        done = pctx("run", *words, **settings)
+        assert done.returncode == 125, f"exit {done.returncode}: {done.stdout}{done.stderr}"
+        assert "ran" not in done.stdout
+        lines = done.stderr.splitlines()
+        assert lines and lines[0].startswith("pctx-sandbox: ") and len(lines) <= 2, done.stderr
+        assert len(lines) == 1 or lines[1].startswith("hint: ")
+        assert says in done.stderr
+        return done.stderr
+
+    return run
+
+
+@pytest.fixture(scope="session")
+def packages():
+    """The folder that holds numpy and the other everyday packages, if it fits the box's interpreter."""
+    found = importlib.util.find_spec("numpy")
+    if found is None:
+        pytest.skip("needs the packages of requirements-dev.txt (numpy and others) beside the tests' pytest")
+    probe = "import sys; print(*sys.version_info[:2])"
+    boxed = subprocess.run(["/usr/bin/python3", "-c", probe], capture_output=True, text=True).stdout.split()
+    if boxed != [str(part) for part in sys.version_info[:2]]:
+        pytest.skip(f"needs packages for Python {'.'.join(boxed)}, which is the box's; the tests' own are for another")
+    return Path(found.origin).resolve().parent.parent
+
+
+@pytest.fixture
+def policy(tmp_path):
+    """Writes a policy file: policy({...}) or policy("text")."""
+
+    def write(content):
+        file = tmp_path / "policy.json"
+        file.write_text(content if isinstance(content, str) else json.dumps(content))
+        return file
+
+    return write

@@ -1,0 +1,92 @@
+"""--json and --report: one object that tells how the guest ended and what was enforced."""
+
+import json
+
+import pytest
+
+KEYS = {"layers", "limits", "usage", "truncated", "denials", "denials_recorded"}
+
+
+def test_json_holds_output_outcome_and_receipt(report):
+    ended = report("--", "sh", "-c", "echo out; echo err >&2; exit 3")
+    assert (ended["stdout"], ended["stderr"], ended["exit_status"]) == ("out\n", "err\n", 3)
+    assert ended["outcome"] == {"kind": "exited", "exit_code": 3, "signal": None, "limit": None, "message": None}
+    assert ended["receipt"].keys() >= KEYS
+    assert ended["receipt"]["denials"] == [] and ended["receipt"]["truncated"] is False
+
+
+def test_every_layer_says_whether_it_is_on(layers):
+    assert layers.keys() == {
+        "user", "pid", "mount", "network", "ipc", "uts", "cgroup-namespace", "proc", "capabilities", "no-new-privs",
+        "seccomp", "landlock", "subordinate-ids", "cgroups", "apparmor",
+    }  # fmt: skip
+    assert all(isinstance(layer["on"], bool) and layer["detail"] for layer in layers.values())
+
+
+def test_usage_is_measured(report):
+    code = "x = bytearray(50 << 20); sum(range(3 * 10**6)); print('done')"
+    usage = report("--", "python3", "-c", code)["receipt"]["usage"]
+    assert usage["stdout_bytes"] == 5 and usage["stderr_bytes"] == 0
+    assert usage["peak_memory_bytes"] > 50 << 20
+    assert 0 < usage["cpu_ms"] <= usage["wall_ms"] * 4
+
+
+def test_report_file(pctx, tmp_path):
+    file = tmp_path / "report.json"
+    done = pctx("run", "-q", "--report", file, "--", "sh", "-c", "echo passed through; exit 2")
+    assert (done.returncode, done.stdout) == (2, "passed through\n")
+    written = json.loads(file.read_text())
+    assert written["outcome"]["exit_code"] == 2 and "stdout" not in written
+
+
+def test_report_file_replaces_an_older_one(pctx, tmp_path):
+    file = tmp_path / "report.json"
+    file.write_text("x" * 100_000)
+    pctx("run", "-q", "--report", file, "--", "true")
+    assert json.loads(file.read_text())["exit_status"] == 0
+
+
+def test_report_and_json_together(pctx, tmp_path):
+    file = tmp_path / "report.json"
+    done = pctx("run", "-q", "--json", "--report", file, "--", "echo", "x")
+    assert json.loads(done.stdout)["stdout"] == "x\n" and json.loads(file.read_text())["exit_status"] == 0
+
+
+def test_command_that_is_not_there_is_an_error_in_json(pctx):
+    done = pctx("run", "--json", "--", "/nonexistent")
+    assert done.returncode == 127 and "error" in done.json()
+
+
+@pytest.mark.parametrize("memory", ["64M"])
+def test_endings_with_137_are_told_apart(report, memory):
+    kinds = {
+        name: report("--memory", memory, "--", *command)["outcome"]
+        for name, command in {
+            "own": ["sh", "-c", "exit 137"],
+            "signal": ["sh", "-c", "kill -9 $$"],
+            "memory": ["python3", "-c", "bytearray(10**9)"],
+        }.items()
+    }
+    assert {name: (o["kind"], o["limit"]) for name, o in kinds.items()} == {
+        "own": ("exited", None), "signal": ("signaled", None), "memory": ("out_of_memory", "memory"),
+    }  # fmt: skip
+
+
+def test_output_limit_is_marked(report):
+    ended = report("--output", "10", "--", "sh", "-c", "printf 0123456789abc")
+    assert ended["stdout"] == "0123456789" and ended["receipt"]["truncated"] is True
+    assert (ended["outcome"]["kind"], ended["outcome"]["limit"], ended["status"]) == ("output_limit", "output", 153)
+
+
+def test_output_limit_on_the_command_line(pctx):
+    done = pctx("run", "-q", "--output", "1K", "--", "yes")
+    assert done.returncode == 153 and len(done.stdout) == 1024
+    assert done.stderr == "pctx-sandbox: too much output: limit 1 KiB (--output)\n"
+
+
+def test_denials_are_explained(report):
+    ended = report("--", "python3", "-c", "import os\ntry: os.chroot('/tmp')\nexcept OSError as error: print(error)")
+    assert "Operation not permitted" in ended["stdout"]
+    (denial,) = ended["receipt"]["denials"]
+    assert (denial["syscall"], denial["answer"], denial["count"]) == ("chroot", "EPERM", 1)
+    assert ended["receipt"]["denials_recorded"] is True
