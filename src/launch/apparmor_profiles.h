@@ -1,0 +1,73 @@
+// The two AppArmor profiles, in the program so that `setup` needs nothing else. packaging/apparmor holds the same texts
+// as files; tests/style/test_apparmor_profiles.py compares them.
+#pragma once
+
+#include <string_view>
+
+namespace pctx {
+
+// clang-format off
+inline constexpr std::string_view kLauncherProfileText = R"profile(# Lets pctx-sandbox make user namespaces where the kernel reserves them for named programs
+# (kernel.apparmor_restrict_unprivileged_userns = 1, the default since Ubuntu 24.04). It confines nothing: what a guest may
+# do is decided by the box. `sudo pctx-sandbox setup` installs it; by hand: copy it to /etc/apparmor.d/pctx-sandbox, then
+# `apparmor_parser -r /etc/apparmor.d/pctx-sandbox`. Whoever may write to a program named here may make user namespaces.
+
+abi <abi/4.0>,
+
+include <tunables/global>
+
+@{pctx_launchers} = /usr/local/bin/pctx-sandbox /usr/bin/pctx-sandbox /opt/pctx-sandbox/bin/pctx-sandbox
+@{pctx_launchers} += /usr/local/libexec/pctx-sandbox/pctx-sandbox /opt/pctx-sandbox/pctx-sandbox
+
+profile pctx-sandbox @{pctx_launchers} flags=(unconfined) {
+  userns,
+
+  include if exists <local/pctx-sandbox>
+}
+)profile";
+
+inline constexpr std::string_view kGuestProfileText = R"profile(# What a guest may do after its exec, on top of the box's namespaces, Landlock rules and system call filter: it attaches to no
+# program, pctx-sandbox enters it by name. Install it with `sudo pctx-sandbox setup`, or by hand: copy it to
+# /etc/apparmor.d/pctx-sandbox-guest, then `apparmor_parser -r /etc/apparmor.d/pctx-sandbox-guest`.
+
+# The oldest that has everything named below: Debian 12 and Ubuntu 22.04 ship no later one.
+abi <abi/3.0>,
+
+include <tunables/global>
+
+# The box's root is mounted in no place that the host knows, and a guest may go on using what it has deleted.
+profile pctx-sandbox-guest flags=(attach_disconnected, mediate_deleted) {
+  # Which files there are, and which of them are read-only, is decided by the mounts. A program run by a guest stays in here.
+  file,
+  deny /proc/** wl,
+  deny /sys/** wl,
+
+  # Which of these lead anywhere is decided by the network namespace.
+  network inet stream,
+  network inet dgram,
+  network inet6 stream,
+  network inet6 dgram,
+  network unix,
+  unix,
+  deny network inet raw,
+  deny network inet6 raw,
+  deny network packet,
+
+  # Guests signal and look at each other; the supervisor outside ends them and counts their memory.
+  signal (send) peer=pctx-sandbox-guest,
+  signal (receive),
+  ptrace (read, trace) peer=pctx-sandbox-guest,
+  ptrace (readby, tracedby),
+
+  deny capability,
+  deny mount,
+  deny remount,
+  deny umount,
+  deny pivot_root,
+
+  include if exists <local/pctx-sandbox-guest>
+}
+)profile";
+// clang-format on
+
+}  // namespace pctx
