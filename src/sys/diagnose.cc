@@ -1,6 +1,11 @@
 #include "sys/diagnose.h"
 
+#include <sys/stat.h>
 #include <unistd.h>
+
+#include <array>
+#include <cstdlib>
+#include <utility>
 
 #include <fmt/format.h>
 
@@ -14,16 +19,37 @@ bool is_zero(const char* path) {
   return value && value->starts_with("0\n");
 }
 
-constexpr const char* kDockerFix =
-    "in Docker: docker run --security-opt seccomp=unconfined --security-opt apparmor=unconfined --security-opt "
-    "systempaths=unconfined IMAGE …";
+constexpr const char* kContainerFix =
+    "this container refuses what a box needs: run 'pctx-sandbox doctor' in it, which names the options to start it "
+    "with "
+    "(Docker: --security-opt seccomp=unconfined --security-opt apparmor=unconfined --security-opt "
+    "systempaths=unconfined)";
+
+// The inode numbers of the kernel's first namespaces never change (proc_ns.h). Virtual machines are made from images
+// too, and keep their marker files.
+bool in_first_namespaces() {
+  constexpr std::array<std::pair<const char*, ino_t>, 3> kFirst{
+      {{"/proc/self/ns/pid", 0xEFFFFFFC}, {"/proc/self/ns/uts", 0xEFFFFFFE}, {"/proc/self/ns/ipc", 0xEFFFFFFF}}};
+  for (const auto& [path, number] : kFirst) {
+    struct stat status {};
+    if (::stat(path, &status) != 0 || status.st_ino != number) return false;
+  }
+  return true;
+}
 
 }  // namespace
 
-bool in_container() {
-  return ::access("/.dockerenv", F_OK) == 0 || ::access("/run/.containerenv", F_OK) == 0 ||
-         ::access("/var/run/secrets/kubernetes.io", F_OK) == 0;
+Container container_kind() {
+  if (in_first_namespaces()) return Container::none;
+  // Kubernetes first: its containers may look like Docker's too, and are configured elsewhere.
+  if (::access("/var/run/secrets/kubernetes.io", F_OK) == 0 || std::getenv("KUBERNETES_SERVICE_HOST") != nullptr)
+    return Container::kubernetes;
+  if (::access("/run/.containerenv", F_OK) == 0) return Container::podman;
+  if (::access("/.dockerenv", F_OK) == 0) return Container::docker;
+  return std::getenv("container") != nullptr ? Container::other : Container::none;
 }
+
+bool in_container() { return container_kind() != Container::none; }
 
 bool apparmor_restricts_namespaces() {
   const auto value = sys::try_read_file("/proc/sys/kernel/apparmor_restrict_unprivileged_userns");
@@ -39,8 +65,8 @@ Error explain_clone_failure(int code) {
     error.hint = "the host's limit of namespaces is reached: raise /proc/sys/user/max_*_namespaces";
   else if (code == EPERM && is_zero("/proc/sys/kernel/unprivileged_userns_clone"))
     error.hint = "unprivileged user namespaces are switched off: sudo sysctl -w kernel.unprivileged_userns_clone=1";
-  else if (code == EPERM && in_container())
-    error.hint = kDockerFix;
+  else if ((code == EPERM || code == ENOSYS) && in_container())  // the default filters answer ENOSYS for clone3
+    error.hint = kContainerFix;
   else if (code == EAGAIN)
     error.hint = "this user's process limit is reached (ulimit -u), or its pids cgroup is full";
   else
@@ -52,9 +78,10 @@ Error explain_privilege_failure(std::string what, int code) {
   Error error = os_error(std::move(what), code);
   error.kind = ErrorKind::unavailable;
   if (apparmor_restricts_namespaces())
-    error.hint = "AppArmor restricts user namespaces on this host: load our profile once with 'sudo pctx-sandbox setup'";
+    error.hint =
+        "AppArmor restricts user namespaces on this host: load our profile once with 'sudo pctx-sandbox setup'";
   else if (in_container())
-    error.hint = kDockerFix;
+    error.hint = kContainerFix;
   else
     error.hint = "run 'pctx-sandbox doctor': it names what is missing and the command that fixes it";
   return error;

@@ -13,6 +13,8 @@ Error explain_privilege_failure(std::string what, int code);
 Error explain_proc_failure(int code);
 
 // Facts behind those sentences.
+enum class Container { none, docker, podman, kubernetes, other };
+Container container_kind();
 bool in_container();
 bool apparmor_restricts_namespaces();
 
