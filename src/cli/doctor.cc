@@ -1,7 +1,65 @@
+#include <fcntl.h>
+#include <unistd.h>
+
+#include <cstdlib>
+#include <string_view>
+
+#include <fmt/format.h>
+
+#include "box/box.h"
+#include "cli/doctor_report.h"
+#include "cli/options.h"
 #include "cli/verbs.h"
+#include "launch/facts.h"
 
 namespace pctx::cli {
+namespace {
 
-void add_doctor(CLI::App&, int&) {}
+// Nothing is proven by probes: a box is made, the way `run` makes it.
+Trial try_a_box() {
+  // The box reads the caller's standard input as a run does; a check must not swallow it.
+  if (const int nothing = ::open("/dev/null", O_RDONLY | O_CLOEXEC); nothing >= 0) {
+    ::dup2(nothing, STDIN_FILENO);
+    ::close(nothing);
+  }
+  RunArguments arguments;
+  arguments.command = {"true"};
+  arguments.literal = true;
+  auto prepared = prepare(arguments);
+  if (!prepared) return {std::nullopt, std::move(prepared).error()};
+  auto ending = run_box(prepared->plan, prepared->command, {.capture = true});
+  if (!ending) return {std::nullopt, std::move(ending).error()};
+  return {*std::move(ending), std::nullopt};
+}
+
+bool wants_colour() {
+  const char* never = std::getenv("NO_COLOR");
+  const char* terminal = std::getenv("TERM");
+  return (never == nullptr || *never == '\0') && ::isatty(STDOUT_FILENO) == 1 && terminal != nullptr &&
+         std::string_view{terminal} != "dumb";
+}
+
+}  // namespace
+
+void add_doctor(CLI::App& app, int& status) {
+  CLI::App* verb = app.add_subcommand("doctor", "Say what this host can enforce, and how to close each gap");
+  verb->footer("Exit status: 0 if a box runs here with every required layer, 1 if not.\nIt changes nothing.");
+  auto json = std::make_shared<bool>(false);
+  verb->add_flag("--json", *json, "Print the findings as one JSON object");
+  verb->callback([json, &status] {
+    Diagnosis diagnosis;
+    diagnosis.facts = gather_facts();
+    diagnosis.user = gather_user_facts(diagnosis.facts);
+    diagnosis.trial = try_a_box();
+    // What the trial disproves counts for nothing: a systemd that could lend a cgroup, and did not.
+    if (diagnosis.trial.ending && !diagnosis.trial.ending->receipt.layers[index(Layer::cgroups)].on)
+      diagnosis.facts.host.cgroup.ask_systemd = false;
+    if (*json)
+      fmt::print("{}\n", report_json(diagnosis));
+    else
+      fmt::print("{}", report_text(diagnosis, wants_colour()));
+    status = is_ready(diagnosis) ? 0 : 1;
+  });
+}
 
 }  // namespace pctx::cli

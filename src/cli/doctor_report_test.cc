@@ -1,0 +1,126 @@
+#include "cli/doctor_report.h"
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cerrno>
+
+#include <nlohmann/json.hpp>
+
+namespace pctx::cli {
+namespace {
+
+Diagnosis healthy() {
+  Diagnosis diagnosis;
+  HostFacts& facts = diagnosis.facts;
+  facts.host.uid = 1000;
+  facts.host.kernel = "6.8.0";
+  facts.host.kernel_major = 6;
+  facts.host.kernel_minor = 8;
+  facts.host.landlock_abi = 4;
+  facts.host.subuid = facts.host.subgid = IdRange{100000, 65536};
+  facts.host.id_helpers = true;
+  facts.host.cgroup.version = CgroupVersion::v2;
+  facts.cgroups = CgroupVersion::v2;
+  facts.controllers = {"cpu", "io", "memory", "pids"};
+  facts.user = "ada";
+  facts.program = "/home/ada/bin/pctx-sandbox";
+  facts.apparmor_parser = true;
+  for (ProbedLayer& layer : facts.layers) layer = {true, 0};
+  Ending ending;
+  for (LayerState& layer : ending.receipt.layers) layer = {true, "new"};
+  diagnosis.trial.ending = ending;
+  return diagnosis;
+}
+
+// Everything that can be wrong at once, so that the report is as long as it gets.
+Diagnosis hopeless() {
+  Diagnosis diagnosis = healthy();
+  HostFacts& facts = diagnosis.facts;
+  facts.host.kernel_major = 4;
+  facts.host.apparmor = true;
+  facts.host.subuid = std::nullopt;
+  facts.host.id_helpers = false;
+  facts.host.cgroup = {};
+  facts.max_user_namespaces = facts.userns_clone = 0;
+  facts.apparmor_restricts_userns = 1;
+  facts.packages = PackageManager::apt;
+  facts.systemd = facts.user_manager = true;
+  facts.controllers = {};
+  for (ProbedLayer& layer : facts.layers) layer = {false, EPERM};
+  diagnosis.trial = {std::nullopt, unavailable("this host refuses to make the box's namespaces", "")};
+  return diagnosis;
+}
+
+std::string last_line(const std::string& text) {
+  const std::size_t end = text.rfind('\n');
+  return text.substr(text.rfind('\n', end - 1) + 1, end - text.rfind('\n', end - 1) - 1);
+}
+
+TEST(DoctorReport, a_healthy_host_is_ready_and_says_so_last) {
+  const Diagnosis diagnosis = healthy();
+  EXPECT_TRUE(is_ready(diagnosis));
+  EXPECT_EQ(last_line(report_text(diagnosis, false)), "ready: a box runs here with every required layer");
+}
+
+TEST(DoctorReport, a_box_that_ran_without_a_required_layer_is_not_ready) {
+  Diagnosis diagnosis = healthy();
+  diagnosis.trial.ending->receipt.layers[index(Layer::apparmor)].on = false;
+  EXPECT_TRUE(is_ready(diagnosis)) << "AppArmor is not required";
+  diagnosis.trial.ending->receipt.layers[index(Layer::seccomp)].on = false;
+  EXPECT_FALSE(is_ready(diagnosis));
+}
+
+TEST(DoctorReport, probes_that_all_succeed_prove_nothing_when_no_box_ran) {
+  Diagnosis diagnosis = healthy();
+  diagnosis.trial = {std::nullopt, unavailable("cause", "next step")};
+  EXPECT_FALSE(is_ready(diagnosis));
+  EXPECT_EQ(verdict(diagnosis), "not ready: cause; next step");
+}
+
+TEST(DoctorReport, the_last_line_names_the_first_fix) {
+  Diagnosis diagnosis = hopeless();
+  diagnosis.facts.host.kernel_major = 6;
+  diagnosis.facts.max_user_namespaces = 60000;
+  EXPECT_EQ(last_line(report_text(diagnosis, false)),
+            "not ready: only root may make user namespaces (kernel.unprivileged_userns_clone = 0); first fix: printf "
+            "'kernel.unprivileged_userns_clone = 1\\n' | sudo tee /etc/sysctl.d/60-pctx-sandbox-userns.conf");
+  diagnosis.facts.userns_clone = std::nullopt;
+  EXPECT_NE(last_line(report_text(diagnosis, false))
+                .find("first fix: sudo /home/ada/bin/pctx-sandbox setup   # writes /etc/apparmor.d/pctx-sandbox, "
+                      "apparmor_parser -r /etc/apparmor.d/pctx-sandbox"),
+            std::string::npos)
+      << report_text(diagnosis, false);
+}
+
+TEST(DoctorReport, fits_a_screen_and_has_no_colour_unless_asked) {
+  const std::string text = report_text(hopeless(), false);
+  EXPECT_LE(std::count(text.begin(), text.end(), '\n'), 55) << text;
+  const std::string usual = report_text(healthy(), false);
+  EXPECT_LE(std::count(usual.begin(), usual.end(), '\n'), 40) << usual;
+  EXPECT_EQ(text.find('\033'), std::string::npos);
+  EXPECT_NE(report_text(healthy(), true).find('\033'), std::string::npos);
+}
+
+TEST(DoctorReport, json_names_every_layer_and_holds_the_same_verdict) {
+  const auto json = nlohmann::json::parse(report_json(hopeless()));
+  EXPECT_FALSE(json["ready"].get<bool>());
+  EXPECT_EQ(json["layers"].size(), kLayers.size());
+  EXPECT_EQ(json["verdict"].get<std::string>(), verdict(hopeless()));
+  EXPECT_FALSE(json["trial"]["ran"].get<bool>());
+  EXPECT_TRUE(json["remedies"][0]["blocks"].get<bool>());
+}
+
+TEST(DoctorReport, root_is_told_what_an_ordinary_user_would_get) {
+  Diagnosis diagnosis = healthy();
+  diagnosis.facts.host.uid = 0;
+  diagnosis.facts.host.privileged = true;
+  diagnosis.user = hopeless().facts;
+  diagnosis.user->host.kernel_major = 6;
+  const std::string text = report_text(diagnosis, false);
+  EXPECT_NE(text.find("\nada: no box runs: user namespaces are switched off"), std::string::npos) << text;
+  EXPECT_TRUE(is_ready(diagnosis)) << "root's own boxes run";
+}
+
+}  // namespace
+}  // namespace pctx::cli

@@ -1,0 +1,236 @@
+"""`doctor` tells the truth about this host, `setup` changes only what it has shown, completions complete."""
+
+import json
+import os
+import re
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+
+LAYERS = re.findall(
+    r'^\s*\{Layer::\w+, "([\w-]+)"',
+    (Path(__file__).resolve().parents[2] / "src/policy/layer.h").read_text(),
+    re.MULTILINE,
+)
+
+
+def doctor(pctx, *args, **options):
+    done = pctx("doctor", *args, **options)
+    assert done.stderr == "", done.stderr
+    return done
+
+
+# --- doctor ---
+
+
+def test_a_host_that_runs_a_box_is_ready(pctx):
+    assert pctx("run", "--", "true").returncode == 0  # the control: a box does run here
+    done = doctor(pctx)
+    assert done.returncode == 0, done.stdout
+    assert done.stdout.splitlines()[-1] == "ready: a box runs here with every required layer"
+    assert re.search(r"^tried: 'true' in a box .* exited after \d+ ms$", done.stdout, re.MULTILINE), done.stdout
+
+
+def test_every_layer_is_named_once_and_agrees_with_the_receipt_of_a_run(pctx):
+    text = doctor(pctx).stdout
+    receipt = pctx("run", "--json", "--", "true").json()["receipt"]["layers"]
+    layers = {entry["name"]: entry for entry in doctor(pctx, "--json").json()["layers"]}
+    assert LAYERS and list(layers) == LAYERS
+    for name in LAYERS:
+        assert len(re.findall(rf"^ +(?:on|off|OFF) {name} ", text, re.MULTILINE)) == 1, (name, text)
+    on = {name: entry["on"] for name, entry in layers.items()}
+    assert on == {name: layer_is_on(receipt, name) for name in LAYERS}
+
+
+def layer_is_on(receipt, name):
+    return receipt[name]["on"] if isinstance(receipt, dict) else next(e["on"] for e in receipt if e["name"] == name)
+
+
+def test_the_facts_are_those_of_this_host(pctx):
+    facts = doctor(pctx, "--json").json()["host"]
+    assert os.uname().release in facts["kernel"] and "5.10" in facts["kernel"]
+    assert facts["identity"].startswith("root") == (os.geteuid() == 0)
+    assert {"cgroups", "landlock", "apparmor", "subordinate ids"} <= facts.keys()
+
+
+def test_the_report_fits_a_screen_and_has_no_colour_in_a_pipe(pctx):
+    done = doctor(pctx)
+    assert "\x1b" not in done.stdout
+    assert len(done.stdout.splitlines()) <= 40
+
+
+@pytest.mark.parametrize("no_colour", [False, True])
+def test_a_terminal_gets_colour_unless_no_color_is_set(sandbox_bin, skip_unless, no_colour):
+    skip_unless(shutil.which("script"), "script(1), which makes a terminal")
+    env = {k: v for k, v in os.environ.items() if k != "NO_COLOR"} | {"TERM": "xterm"}
+    if no_colour:
+        env["NO_COLOR"] = "1"
+    command = ["script", "-qec", f"{sandbox_bin} doctor", "/dev/null"]
+    done = subprocess.run(command, env=env, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=60)
+    assert ("\x1b[32m" in done.stdout) == (not no_colour), done.stdout
+
+
+def test_a_check_leaves_the_callers_input_alone(sandbox_bin):
+    line = f"{sandbox_bin} doctor >/dev/null; cat"
+    done = subprocess.run(["bash", "-c", line], input="still here\n", capture_output=True, text=True, timeout=60)
+    assert done.stdout == "still here\n"
+
+
+# --- hosts that refuse, made with namespaces ---
+
+
+def inside(sandbox_bin, script, *flags):
+    """Runs a script in namespaces of its own; $PCTX is the program. Nothing it does there reaches the host."""
+    env = {k: v for k, v in os.environ.items() if not k.startswith("SUDO_")} | {"PCTX": sandbox_bin}
+    command = ["unshare", *flags, "bash", "-ec", script]
+    return subprocess.run(command, env=env, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=120)
+
+
+SWITCHED_OFF = "echo 0 > /proc/sys/user/max_user_namespaces\n"
+
+
+@pytest.fixture
+def own_users(sandbox_bin, skip_unless):
+    """A user namespace of its own, whose limit of namespaces can be set without touching the host's."""
+    done = inside(sandbox_bin, "$PCTX doctor | tail -n 1", "--user", "--map-root-user", "--mount")
+    skip_unless(done.returncode == 0, "unshare(1) with user namespaces")
+    assert done.stdout.startswith("ready:"), done.stdout  # the control: a box runs in there
+    return lambda script: inside(sandbox_bin, script, "--user", "--map-root-user", "--mount")
+
+
+def test_switched_off_user_namespaces_are_found_with_the_setting_that_helps(own_users):
+    done = own_users(SWITCHED_OFF + "$PCTX doctor || echo status=$?")
+    assert "status=1" in done.stdout
+    assert "user namespaces are switched off (user.max_user_namespaces = 0)" in done.stdout, done.stdout
+    assert done.stdout.splitlines()[-2].startswith("not ready: ") and "first fix: " in done.stdout.splitlines()[-2]
+
+
+def test_what_json_and_text_advise_is_the_same(own_users):
+    done = own_users(SWITCHED_OFF + "$PCTX doctor --json || true; echo; echo ======; $PCTX doctor || true")
+    data, text = done.stdout.split("======")
+    report = json.loads(data)
+    assert not report["ready"] and report["remedies"][0]["blocks"]
+    for remedy in report["remedies"]:
+        assert all(line in text for line in (remedy["why"], *remedy["commands"])), text
+
+
+def test_setup_fixes_what_doctor_found_and_then_has_nothing_to_do(own_users, skip_unless):
+    skip_unless(Path("/etc/sysctl.d").is_dir() and shutil.which("sysctl", path="/usr/sbin:/sbin"), "sysctl(8)")
+    done = own_users(
+        "mount -t tmpfs none /etc/sysctl.d\n"
+        + SWITCHED_OFF
+        + "$PCTX doctor >/dev/null && exit 9\n"
+        + "$PCTX setup --yes\n"
+        + "echo ======; cat /proc/sys/user/max_user_namespaces /etc/sysctl.d/*\n"
+        + "echo ======; $PCTX setup; $PCTX doctor | tail -n 1\n"
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    shown, changed, after = done.stdout.split("======\n")
+    assert "tee /etc/sysctl.d/60-pctx-sandbox-namespaces.conf" in shown and "done" in shown
+    assert changed.splitlines() == ["15000", "user.max_user_namespaces = 15000"]
+    assert after.splitlines()[0].startswith("nothing to do")
+    assert after.splitlines()[-1].startswith("ready:")
+
+
+@pytest.mark.parametrize("words", ["setup", "setup --dry-run"])
+def test_setup_changes_nothing_without_consent(own_users, words):
+    done = own_users(SWITCHED_OFF + f"$PCTX {words} || echo status=$?\ncat /proc/sys/user/max_user_namespaces")
+    assert "sysctl -p /etc/sysctl.d/60-pctx-sandbox-namespaces.conf" in done.stdout, "it is shown"
+    assert done.stdout.splitlines()[-1] == "0", "and not run"
+    if words == "setup":
+        assert "status=125" in done.stdout and "--yes" in done.stderr, done.stderr
+
+
+def test_an_ordinary_user_is_shown_the_lines_with_sudo_and_none_is_run(own_users, sandbox_bin):
+    show = SWITCHED_OFF + "$PCTX setup || echo status=$?\ncat /proc/sys/user/max_user_namespaces"
+    assert "\ntee " in own_users(show).stdout  # the control: root needs no sudo
+    done = inside(sandbox_bin, show, "--user", "--map-user=1000", "--keep-caps")
+    assert "\nsudo tee /etc/sysctl.d/60-pctx-sandbox-namespaces.conf" in done.stdout, done.stdout + done.stderr
+    assert re.search(r"need root.* sudo \S*pctx\S* setup$", done.stdout, re.MULTILINE), done.stdout
+    assert done.stdout.splitlines()[-2:] == ["status=1", "0"]
+
+
+@pytest.mark.root_only
+def test_a_podman_container_with_masked_proc_gets_the_option_that_unmasks_it(sandbox_bin):
+    mask = "mount -t tmpfs none /run && touch /run/.containerenv && mount --bind /dev/null /proc/version\n"
+    flags = ("--mount", "--pid", "--fork", "--uts", "--ipc", "--mount-proc")
+    control = inside(sandbox_bin, "$PCTX doctor | tail -n 1", *flags)
+    assert control.stdout.startswith("ready:"), control.stdout
+    done = inside(sandbox_bin, mask + "$PCTX doctor || echo status=$?", *flags)
+    assert "status=1" in done.stdout
+    assert "podman run --security-opt unmask=ALL IMAGE" in done.stdout, done.stdout
+    assert re.search(r"^ +OFF proc ", done.stdout, re.MULTILINE), done.stdout
+
+
+@pytest.mark.root_only
+def test_root_is_told_what_an_ordinary_user_would_get(pctx):
+    report = doctor(pctx, "--json").json()
+    assert "a box runs" in report["ordinary_user"]["summary"], report["ordinary_user"]
+
+
+# --- completions ---
+
+
+@pytest.fixture(scope="module")
+def complete(pctx):
+    """complete("run", "--mem") is what bash offers for that line."""
+    script = pctx("completions", "bash").stdout
+    assert "complete " in script
+
+    def run(*words):
+        code = f"""{script}
+        COMP_WORDS=(pctx-sandbox "$@"); COMP_CWORD=$#
+        function=$(complete -p pctx-sandbox | sed -n 's/.* -F \\([^ ]*\\) .*/\\1/p')
+        "$function" pctx-sandbox "${{COMP_WORDS[COMP_CWORD]}}" "${{COMP_WORDS[COMP_CWORD - 1]}}"
+        printf '%s\\n' "${{COMPREPLY[@]}}"
+        """
+        done = subprocess.run(["bash", "-c", code, "bash", *words], capture_output=True, text=True, timeout=30)
+        assert done.stderr == "", done.stderr
+        return set(done.stdout.split())
+
+    return run
+
+
+def test_bash_completes_verbs_options_and_values(complete, tmp_path):
+    assert {"run", "doctor", "setup", "explain", "completions", "help", "--version"} <= complete("")
+    assert complete("do") == {"doctor"}
+    assert complete("run", "--mem") == {"--memory"}
+    assert complete("run", "--network", "h") == complete("run", "--network", "=", "h") == {"host"}
+    assert complete("run", "--require", "landlock,cgroups,ap") == {"landlock,cgroups,apparmor"}
+    assert complete("completions", "z") == {"zsh"}
+    assert complete("run", "--memory", "") == set(), "a size is not a file"
+    (tmp_path / "folder").mkdir()
+    (tmp_path / "file").touch()
+    assert complete("run", "--mnt", f"{tmp_path}/f") == {f"{tmp_path}/folder"}
+    assert complete("run", "--policy", f"{tmp_path}/f") == {f"{tmp_path}/folder", f"{tmp_path}/file"}
+
+
+def test_behind_the_dashes_bash_completes_commands_and_no_option_of_ours(complete):
+    assert "truncate" in complete("run", "--", "trunc")
+    assert complete("run", "--", "--mem") == set()
+
+
+@pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
+def test_the_script_names_every_option_of_every_verb(pctx, shell):
+    script = pctx("completions", shell).stdout
+    for verb in ("run", "doctor", "setup", "explain"):
+        options = set(re.findall(r"^\s+(?:-\w,)?--([a-z-]+)", pctx(verb, "--help").stdout, re.MULTILINE))
+        assert len(options) >= 2
+        dashes = "-l " if shell == "fish" else "--"
+        assert [name for name in options if f"{dashes}{name}" not in script] == []
+
+
+def test_the_shells_that_are_here_read_their_scripts(pctx, tmp_path):
+    for shell in filter(shutil.which, ("bash", "zsh", "fish")):
+        file = tmp_path / shell
+        file.write_text(pctx("completions", shell).stdout)
+        assert subprocess.run([shell, "-n", file], capture_output=True, text=True).stderr == ""
+        file.write_text("for (((")  # the control: the shell does complain
+        assert subprocess.run([shell, "-n", file], capture_output=True, text=True).stderr != ""
+
+
+def test_an_unknown_shell_is_refused_with_the_known_ones(pctx):
+    done = pctx("completions", "tcsh")
+    assert done.returncode == 125 and "bash" in done.stderr and done.stdout == ""
