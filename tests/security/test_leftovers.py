@@ -112,7 +112,7 @@ def test_kill_9_of_the_supervisor_leaves_nothing(sandbox_bin, pctx, marker):
 def test_kill_9_while_a_folder_is_lent_leaves_nothing(sandbox_bin, marker, tmp_path):
     lent = [word for n in range(40) for word in ("--ro", f"{tmp_path}:/lent{n}")]
     command = [sandbox_bin, "run", "-q", "--env", f"X={marker}", *lent, "--", "sleep", "100"]
-    for _ in range(5):
+    for _ in range(25):
         process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
         children = Path(f"/proc/{process.pid}/task/{process.pid}/children")
         while process.poll() is None and not children.read_text():
