@@ -7,8 +7,7 @@ if(CMAKE_CXX_COMPILER_ID STREQUAL "GNU")
   # GCC 12 takes an empty std::optional<std::string> for an uninitialised one (GCC bug 80635).
   target_compile_options(pctx_flags INTERFACE -Wno-maybe-uninitialized)
 endif()
-target_compile_definitions(pctx_flags INTERFACE $<$<NOT:$<CONFIG:Debug>>:_FORTIFY_SOURCE=2> _GNU_SOURCE
-                                                JSON_USE_IMPLICIT_CONVERSIONS=0)
+target_compile_definitions(pctx_flags INTERFACE $<$<NOT:$<CONFIG:Debug>>:_FORTIFY_SOURCE=2> _GNU_SOURCE)
 if(PCTX_SANITIZE)
   target_compile_options(pctx_flags INTERFACE -fsanitize=${PCTX_SANITIZE} -fno-omit-frame-pointer
                                               -fno-sanitize-recover=all)

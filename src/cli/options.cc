@@ -1,83 +1,119 @@
 #include "cli/options.h"
 
+#include <variant>
+
 #include <fmt/format.h>
 
 #include "sys/files.h"
 
 namespace pctx::cli {
+namespace {
 
-void add_run_options(CLI::App& app, RunArguments& a) {
-  const char* limits = "Limits";
-  app.add_option("--memory", a.memory, "Memory, swap and tmpfs included (default 1G)")->group(limits)->type_name("SIZE");
-  app.add_option("--cpus", a.cpus, "CPUs, also parts of one (default 1)")->group(limits)->type_name("N");
-  app.add_option("--pids", a.pids, "Processes and threads (default 64)")->group(limits)->type_name("N");
-  app.add_option("--timeout", a.timeout, "Wall-clock time; 0 is no limit (default 30s)")->group(limits)->type_name("TIME");
-  app.add_option("--cpu-time", a.cpu_time, "CPU time of all processes together")->group(limits)->type_name("TIME");
-  app.add_option("--disk", a.disk, "/tmp, /dev/shm and the home folder together (default 256M)")
-      ->group(limits)
-      ->type_name("SIZE");
-  app.add_option("--inodes", a.inodes, "Files and folders there (default 20000)")->group(limits)->type_name("N");
-  app.add_option("--output", a.output, "stdout and stderr together (default 16M)")->group(limits)->type_name("SIZE");
-  app.add_option("--files", a.files, "Open files of one process (default 512)")->group(limits)->type_name("N");
-  app.add_option("--io-read", a.io_read, "Bytes per second read from disks (cgroup v2)")->group(limits)->type_name("SIZE");
-  app.add_option("--io-write", a.io_write, "Bytes per second written to disks (cgroup v2)")
-      ->group(limits)
-      ->type_name("SIZE");
+using Text = std::optional<std::string> RunArguments::*;
+using List = std::vector<std::string> RunArguments::*;
+using Switch = bool RunArguments::*;
 
-  const char* files = "Files";
-  app.add_option("--mnt", a.mnt, "Host folder, read-write at /mnt and the working folder")->group(files)->type_name("DIR");
-  // One value each, repeatable: CLI11 would otherwise take the command's words as further values.
-  app.add_option("--ro", a.ro, "Lend a host file or folder read-only")
-      ->group(files)
-      ->type_name("HOST[:GUEST]")
-      ->expected(1)
-      ->multi_option_policy(CLI::MultiOptionPolicy::TakeAll);
-  app.add_option("--rw", a.rw, "Lend a host file or folder read-write")
-      ->group(files)
-      ->type_name("HOST:GUEST")
-      ->expected(1)
-      ->multi_option_policy(CLI::MultiOptionPolicy::TakeAll);
-  app.add_option("--tmpfs", a.tmpfs, "Empty writable folder with a size of its own")
-      ->group(files)
-      ->type_name("GUEST[:SIZE]")
-      ->expected(1)
-      ->multi_option_policy(CLI::MultiOptionPolicy::TakeAll);
-  app.add_option("--workdir", a.workdir, "Working folder in the box")->group(files)->type_name("DIR");
-  app.add_flag("--changed", a.changed, "List what changed under /mnt, on stderr and in the report")->group(files);
+struct Option {
+  const char* group;
+  const char* names;
+  const char* value;  // what stands for the value in the help; nullptr for a switch
+  std::variant<Text, List, Switch> field;
+  const char* help;
+};
 
-  const char* identity = "Identity";
-  app.add_option("--env", a.env, "Set a variable; nothing is inherited")
-      ->group(identity)
-      ->type_name("NAME=VALUE")
-      ->expected(1)
-      ->multi_option_policy(CLI::MultiOptionPolicy::TakeAll);
-  app.add_option("--hostname", a.hostname, "Host name in the box (default sandbox)")->group(identity)->type_name("NAME");
-  app.add_option("--uid", a.uid, "User id in the box (default 1000); 0 is root there and nobody on the host")
-      ->group(identity)
-      ->type_name("ID");
+constexpr const char* kLimits = "Limits";
+constexpr const char* kFiles = "Files";
+constexpr const char* kIdentity = "Identity";
+constexpr const char* kPolicy = "Policy";
+constexpr const char* kResult = "Terminal and result";
 
-  app.add_option("--network", a.network, "none (default), or host: everything this machine reaches")
-      ->group("Network")
-      ->type_name("MODE");
+constexpr Option kOptions[] = {
+    {kLimits, "--memory", "SIZE", &RunArguments::memory, "Memory, swap and tmpfs included (default 1G)"},
+    {kLimits, "--cpus", "N", &RunArguments::cpus, "CPUs, also parts of one (default 1)"},
+    {kLimits, "--pids", "N", &RunArguments::pids, "Processes and threads (default 64)"},
+    {kLimits, "--timeout", "TIME", &RunArguments::timeout, "Wall-clock time; 0 is no limit (default 30s)"},
+    {kLimits, "--cpu-time", "TIME", &RunArguments::cpu_time, "CPU time of all processes together"},
+    {kLimits, "--disk", "SIZE", &RunArguments::disk, "/tmp, /dev/shm and the home folder together (default 256M)"},
+    {kLimits, "--inodes", "N", &RunArguments::inodes, "Files and folders there (default 20000)"},
+    {kLimits, "--output", "SIZE", &RunArguments::output, "stdout and stderr together (default 16M)"},
+    {kLimits, "--files", "N", &RunArguments::files, "Open files of one process (default 512)"},
+    {kLimits, "--io-read", "SIZE", &RunArguments::io_read, "Bytes per second read from disks (cgroup v2)"},
+    {kLimits, "--io-write", "SIZE", &RunArguments::io_write, "Bytes per second written to disks (cgroup v2)"},
+    {kFiles, "--mnt", "DIR", &RunArguments::mnt, "Host folder, read-write at /mnt and the working folder"},
+    {kFiles, "--ro", "HOST[:GUEST]", &RunArguments::ro, "Lend a host file or folder read-only"},
+    {kFiles, "--rw", "HOST:GUEST", &RunArguments::rw, "Lend a host file or folder read-write"},
+    {kFiles, "--tmpfs", "GUEST[:SIZE]", &RunArguments::tmpfs, "Empty writable folder with a size of its own"},
+    {kFiles, "--workdir", "DIR", &RunArguments::workdir, "Working folder in the box"},
+    {kFiles, "--changed", nullptr, &RunArguments::changed, "List what changed under /mnt, on stderr and in the report"},
+    {kIdentity, "--env", "NAME=VALUE", &RunArguments::env, "Set a variable; nothing is inherited"},
+    {kIdentity, "--hostname", "NAME", &RunArguments::hostname, "Host name in the box (default sandbox)"},
+    {kIdentity, "--uid", "ID", &RunArguments::uid,
+     "User id in the box (default 1000); 0 is root there and nobody on the host"},
+    {"Network", "--network", "MODE", &RunArguments::network, "none (default), or host: everything this machine reaches"},
+    {kPolicy, "--policy", "FILE", &RunArguments::policy, "Read a policy (JSON); options override it"},
+    {kPolicy, "--seccomp", "FILE", &RunArguments::seccomp, "Replace the system call filter by an OCI profile"},
+    {kPolicy, "--allow-degraded", "LAYER,...", &RunArguments::allow_degraded,
+     "Layers that may be missing on this host, comma-separated"},
+    {kPolicy, "--require", "LAYER,...", &RunArguments::require,
+     "Layers without which nothing runs, comma-separated"},
+    {kPolicy, "--print-policy", nullptr, &RunArguments::print_policy, "Print the policy of this line as JSON and stop"},
+    {kResult, "-t,--tty", nullptr, &RunArguments::tty, "Give the guest a terminal (a pty of the box's own)"},
+    {kResult, "--json", nullptr, &RunArguments::json, "Print one JSON object: outcome, output and receipt"},
+    {kResult, "--report", "FILE", &RunArguments::report, "Write outcome and receipt to FILE as JSON"},
+    {kResult, "-q,--quiet", nullptr, &RunArguments::quiet, "No notices of ours on stderr"},
+};
 
-  const char* policy = "Policy";
-  app.add_option("--policy", a.policy, "Read a policy (JSON); options override it")->group(policy)->type_name("FILE");
-  app.add_option("--seccomp", a.seccomp, "Replace the system call filter by an OCI profile")
-      ->group(policy)
-      ->type_name("FILE");
-  app.add_option("--allow-degraded", a.allow_degraded, "Layers that may be missing on this host, comma-separated")
-      ->group(policy)
-      ->type_name("LAYER,...");
-  app.add_option("--require", a.require, "Layers without which nothing runs, comma-separated")
-      ->group(policy)
-      ->type_name("LAYER,...");
-  app.add_flag("--print-policy", a.print_policy, "Print the policy of this line as JSON and stop")->group(policy);
+// Describing an option to CLI11 costs 5 microseconds, thirty of them a twentieth of a whole run: only those that stand
+// on the line are described, and all of them when help is asked for or something else must explain itself.
+bool is_needed(const Option& option, const Words& words) {
+  for (std::string_view names = option.names; !names.empty();) {
+    const std::size_t comma = names.find(',');
+    const std::string_view name = names.substr(0, comma);
+    names.remove_prefix(comma == std::string_view::npos ? names.size() : comma + 1);
+    for (const std::string& word : words.options)
+      if (word.starts_with(name) || (name.size() == 2 && word.size() > 1 && word[0] == '-' && word[1] != '-')) return true;
+  }
+  return false;
+}
 
-  const char* result = "Terminal and result";
-  app.add_flag("-t,--tty", a.tty, "Give the guest a terminal (a pty of the box's own)")->group(result);
-  app.add_flag("--json", a.json, "Print one JSON object: outcome, output and receipt")->group(result);
-  app.add_option("--report", a.report, "Write outcome and receipt to FILE as JSON")->group(result)->type_name("FILE");
-  app.add_flag("-q,--quiet", a.quiet, "No notices of ours on stderr")->group(result);
+bool asks_for_help(const Words& words) {
+  if (words.options.empty() || (words.options[0] != "run" && words.options[0] != "explain")) return true;
+  for (const std::string& word : words.options)
+    if (word == "-h" || word.starts_with("--help")) return true;
+  return false;
+}
+
+void describe(CLI::App& verb, const Option& option, RunArguments& arguments) {
+  CLI::Option* added = nullptr;
+  if (const Text* text = std::get_if<Text>(&option.field))
+    added = verb.add_option(option.names, arguments.**text, option.help);
+  else if (const List* list = std::get_if<List>(&option.field))
+    // One value each, repeatable: CLI11 would otherwise take the command's words as further values.
+    added = verb.add_option(option.names, arguments.**list, option.help)
+                ->expected(1)
+                ->multi_option_policy(CLI::MultiOptionPolicy::TakeAll);
+  else
+    added = verb.add_flag(option.names, arguments.*std::get<Switch>(option.field), option.help);
+  added->group(option.group);
+  if (option.value != nullptr) added->type_name(option.value);
+}
+
+}  // namespace
+
+void add_run_options(CLI::App& verb, const Words& words, std::shared_ptr<RunArguments> arguments,
+                     std::function<void()> act) {
+  verb.prefix_command();  // the first word that is no option starts the command
+  const bool all = asks_for_help(words);
+  for (const Option& option : kOptions)
+    if (all || is_needed(option, words)) describe(verb, option, *arguments);
+  verb.callback([&verb, &words, arguments, act = std::move(act)] {
+    arguments->command = verb.remaining();
+    if (!arguments->command.empty() && arguments->command[0].size() > 1 && arguments->command[0][0] == '-')
+      throw CLI::ExtrasError("run", {arguments->command[0]});
+    arguments->literal = words.literal && arguments->command.empty();
+    arguments->command.insert(arguments->command.end(), words.command.begin(), words.command.end());
+    act();
+  });
 }
 
 namespace {
@@ -113,9 +149,9 @@ Result<Policy> to_policy(const RunArguments& a) {
   PCTX_TRY(set("--output", a.output, limits.output, parse_size));
   PCTX_TRY(set("--io-read", a.io_read, limits.io_read, parse_size));
   PCTX_TRY(set("--io-write", a.io_write, limits.io_write, parse_size));
-  limits.pids = a.pids.value_or(limits.pids);
-  limits.inodes = a.inodes.value_or(limits.inodes);
-  limits.files = a.files.value_or(limits.files);
+  PCTX_TRY(set("--pids", a.pids, limits.pids, parse_count));
+  PCTX_TRY(set("--inodes", a.inodes, limits.inodes, parse_count));
+  PCTX_TRY(set("--files", a.files, limits.files, parse_count));
   if (a.mnt) policy.mnt = *a.mnt;
   for (const std::string& text : a.ro) policy.binds.push_back(PCTX_TRY(named("--ro", parse_bind(text, false))));
   for (const std::string& text : a.rw) policy.binds.push_back(PCTX_TRY(named("--rw", parse_bind(text, true))));
@@ -127,12 +163,14 @@ Result<Policy> to_policy(const RunArguments& a) {
   }
   policy.workdir = a.workdir.value_or(policy.workdir);
   policy.hostname = a.hostname.value_or(policy.hostname);
-  policy.uid = a.uid.value_or(policy.uid);
+  if (a.uid) {
+    const std::uint64_t uid = PCTX_TRY(named("--uid", parse_count(*a.uid)));
+    policy.uid = static_cast<std::uint32_t>(std::min<std::uint64_t>(uid, UINT32_MAX));
+  }
   PCTX_TRY(set("--network", a.network, policy.network, parse_network));
   if (a.seccomp) policy.seccomp = *a.seccomp;
-  if (!a.allow_degraded.empty())
-    policy.allow_degraded |= PCTX_TRY(named("--allow-degraded", parse_layers(a.allow_degraded)));
-  if (!a.require.empty()) policy.require |= PCTX_TRY(named("--require", parse_layers(a.require)));
+  if (a.allow_degraded) policy.allow_degraded |= PCTX_TRY(named("--allow-degraded", parse_layers(*a.allow_degraded)));
+  if (a.require) policy.require |= PCTX_TRY(named("--require", parse_layers(*a.require)));
   return policy;
 }
 

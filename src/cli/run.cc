@@ -65,13 +65,8 @@ void add_run(CLI::App& app, const Words& words, int& status) {
                "Exit status: the command's own; 128+N after signal N; 124 time limit; 125 we failed;\n"
                "126 the command cannot be run; 127 it is not there.");
   if (!words.wants("run")) return;
-  verb->prefix_command();
   auto arguments = std::make_shared<RunArguments>();
-  add_run_options(*verb, *arguments);
-  verb->callback([verb, arguments, &words, &status] {
-    arguments->command = verb->remaining();
-    arguments->literal = words.literal && arguments->command.empty();
-    arguments->command.insert(arguments->command.end(), words.command.begin(), words.command.end());
+  add_run_options(*verb, words, arguments, [arguments, &words, &status] {
     if (!arguments->print_policy) enter_delegated_scope(words.all);
     auto result = run(*arguments);
     if (!result && arguments->json) fmt::print("{}\n", error_json(result.error()));

@@ -293,6 +293,8 @@ void send_probes(const ChildPlan& plan, int root, int proc) noexcept {
 void run_child(ChildPlan& plan) noexcept {
   int proc = -1;
   int init = -1;
+  // A network namespace takes the kernel longer than all the others: made here, the parent maps our ids meanwhile.
+  if (plan.late_namespaces != 0 && ::unshare(plan.late_namespaces) != 0) fail(plan, Step::namespaces);
   clone_binds(plan);
   (void)receive(plan, Message::go, nullptr);
   become_guest_ids(plan);

@@ -17,6 +17,7 @@ namespace pctx {
 // Where the child is; a failure carries one of these back, and the parent words the message.
 enum class Step : std::uint8_t {
   handshake,
+  namespaces,
   clone_bind,
   verify_device,
   ids,
@@ -98,6 +99,7 @@ struct ChildPlan {
   const char* const* root_options;
   const char* attach_point;
   const char* const* settings;  // path, value, …, nullptr
+  int late_namespaces;  // CLONE_NEW* that the child makes itself
   bool new_network, new_uts, cgroup_namespace, cgroup_namespace_optional;
   uid_t uid;
   bool drop_groups, set_ids;

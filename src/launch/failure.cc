@@ -49,6 +49,7 @@ Error describe_failure(const StatusFrame& frame, const Plan& plan, const Command
     case Step::verify_device:
       return unavailable(fmt::format("{} is not the device that it should be", bind_source(plan, at)),
                          "something replaced it: compare 'ls -l /dev/null' (1, 3) with this host");
+    case Step::namespaces: return explain_clone_failure(code);
     case Step::ids: return explain_privilege_failure("cannot take the guest's ids", code);
     case Step::root:
     case Step::attach: return explain_privilege_failure("cannot make the box's root", code);

@@ -3,6 +3,8 @@
 // caller's, and is not dumpable, so the guest can neither read nor trace it.
 //
 // Descriptors (child_plan.h): 3 is the status socket, 4 the ready pipe that the guest waits on.
+#include <stddef.h>  // before linux/signal.h, which needs size_t in older headers
+
 #include <linux/prctl.h>
 #include <linux/signal.h>
 #include <linux/wait.h>

@@ -21,6 +21,9 @@ extern "C" const char pctx_init_end[];
 namespace pctx {
 namespace {
 
+// The user namespace must come first and pid with the clone; a mount namespace needs no more than that. These may follow.
+constexpr std::uint64_t kLateNamespaces = CLONE_NEWNET | CLONE_NEWIPC | CLONE_NEWUTS;
+
 // Owns the memory that a ChildPlan points into. Lives in the parent until the child has exec'd or died; the child works
 // on its own copy of these pages.
 class ChildMemory {
@@ -133,6 +136,7 @@ Result<ChildPlan> build(const Plan& plan, const Command& command, std::array<int
   child.root_options = memory.options(plan.root_options);
   child.attach_point = plan.attach_point.c_str();
   child.settings = memory.list(settings);
+  child.late_namespaces = static_cast<int>(plan.namespaces & kLateNamespaces);
   child.new_network = (plan.namespaces & CLONE_NEWNET) != 0;
   child.new_uts = (plan.namespaces & CLONE_NEWUTS) != 0;
   child.cgroup_namespace = plan.cgroup_namespace;
@@ -195,7 +199,7 @@ Result<Spawned> spawn(const Plan& plan, const Command& command, std::array<int, 
   Spawned box;
   int pidfd = -1;
   abi::CloneArgs args{};
-  args.flags = plan.namespaces | CLONE_PIDFD | abi::kCloneClearSighand;
+  args.flags = (plan.namespaces & ~kLateNamespaces) | CLONE_PIDFD | abi::kCloneClearSighand;
   args.pidfd = reinterpret_cast<std::uint64_t>(&pidfd);
   args.exit_signal = SIGCHLD;
   if (cgroup >= 0) {

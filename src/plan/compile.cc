@@ -105,7 +105,7 @@ void plan_environment(Plan& plan, const HostFeatures& host) {
   if (plan.terminal) vars.emplace_back("TERM", "xterm-256color");
   for (const auto& [name, value] : policy.env) {
     if (name == "PATH") plan.path = value;
-    std::erase_if(vars, [&](const auto& var) { return var.first == name; });
+    std::erase_if(vars, [&key = name](const auto& var) { return var.first == key; });
     vars.emplace_back(name, value);
   }
   for (const auto& [name, value] : vars) plan.env.push_back(name + "=" + value);

@@ -39,6 +39,8 @@ void plan_landlock(Plan& plan, const HostFeatures& host) {
     plan.landlock.push_back({std::move(path), access & plan.landlock_handled});
   };
   allow("/", kRead);
+  // A folder of our own making, on a read-only mount, that holds nothing but the listed devices.
+  allow("/dev", kDevice);
   for (const RootOp& op : plan.root) {
     const bool writable = (op.attributes & kMountRdonly) == 0;
     const std::string path = "/" + op.target;

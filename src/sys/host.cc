@@ -1,6 +1,7 @@
 #include "sys/host.h"
 
 #include <fcntl.h>
+#include <linux/capability.h>
 #include <linux/magic.h>
 #include <sched.h>
 #include <sys/stat.h>
@@ -93,13 +94,11 @@ std::uint64_t mapped_ids_end() {
 }
 
 bool has_admin_capability() {
-  const auto status = sys::try_read_file("/proc/self/status");
-  if (!status) return false;
-  const std::size_t at = status->find("CapEff:\t");
-  if (at == std::string::npos) return false;
-  const std::uint64_t caps = std::strtoull(status->c_str() + at + 8, nullptr, 16);
-  constexpr std::uint64_t kNeeded = (1ULL << 21) | (1ULL << 7) | (1ULL << 6);  // SYS_ADMIN, SETUID, SETGID
-  return (caps & kNeeded) == kNeeded;
+  __user_cap_header_struct header{_LINUX_CAPABILITY_VERSION_3, 0};
+  __user_cap_data_struct data[2]{};
+  if (::syscall(SYS_capget, &header, data) != 0) return false;
+  constexpr std::uint32_t kNeeded = (1U << CAP_SYS_ADMIN) | (1U << CAP_SETUID) | (1U << CAP_SETGID);
+  return (data[0].effective & kNeeded) == kNeeded;
 }
 
 // Path of ourselves in the hierarchy of `controller` ("" is v2), from /proc/self/cgroup.
