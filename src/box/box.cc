@@ -27,6 +27,9 @@ using Clock = std::chrono::steady_clock;
 
 constexpr std::array kForwarded{SIGINT, SIGTERM, SIGHUP, SIGQUIT, SIGUSR1, SIGUSR2};
 
+// A closed reader is an error to handle; and a supervisor that the terminal could stop would watch over nothing.
+constexpr std::array kIgnored{SIGPIPE, SIGTTIN, SIGTTOU, SIGTSTP};
+
 // Signals become readable events for the time of the run; what they did before is put back.
 class SignalEvents {
  public:
@@ -36,12 +39,12 @@ class SignalEvents {
     for (int signal : kForwarded) ::sigaddset(&wanted, signal);
     ::sigaddset(&wanted, SIGWINCH);
     ::sigprocmask(SIG_BLOCK, &wanted, &before_);
-    ignored_pipe_ = ::signal(SIGPIPE, SIG_IGN);
+    for (std::size_t i = 0; i < kIgnored.size(); ++i) ignored_before_[i] = ::signal(kIgnored[i], SIG_IGN);
     fd_ = Fd{::signalfd(-1, &wanted, SFD_CLOEXEC | SFD_NONBLOCK)};
   }
   ~SignalEvents() {
     ::sigprocmask(SIG_SETMASK, &before_, nullptr);
-    ::signal(SIGPIPE, ignored_pipe_);
+    for (std::size_t i = 0; i < kIgnored.size(); ++i) ::signal(kIgnored[i], ignored_before_[i]);
   }
   SignalEvents(const SignalEvents&) = delete;
   SignalEvents& operator=(const SignalEvents&) = delete;
@@ -54,7 +57,7 @@ class SignalEvents {
 
  private:
   sigset_t before_{};
-  sighandler_t ignored_pipe_ = SIG_DFL;
+  std::array<sighandler_t, kIgnored.size()> ignored_before_{};
   Fd fd_;
 };
 
@@ -295,8 +298,8 @@ Result<Ending> Supervisor::finish() {
   }
   ending.receipt.usage.wall = std::chrono::round<Millis>(Clock::now() - started_);
   const bool over = budget_.exceeded;
-  out_.drain();
-  err_.drain();
+  out_.drain(signals_.fd());
+  err_.drain(signals_.fd());
   if (budget_.exceeded && !over) verdict_.output_over = true;
   raw_.leave();
   const CgroupUsage cgroup = cgroup_.usage();

@@ -2,6 +2,7 @@
 
 #include <fcntl.h>
 #include <sys/ioctl.h>
+#include <sys/uio.h>
 
 #include <array>
 #include <cerrno>
@@ -52,12 +53,12 @@ std::string_view family_name(std::uint32_t family) {
 
 // The guest may change its memory while we read: the text is for a report and decides nothing.
 std::string read_path(pid_t pid, std::uint64_t address) {
-  const Fd memory{::open(fmt::format("/proc/{}/mem", pid).c_str(), O_RDONLY | O_CLOEXEC)};
   std::array<char, 256> text{};
-  if (!memory) return "";
   // Up to the page's end first: the next page may not be there.
   const std::size_t in_page = 4096 - address % 4096;
-  const ssize_t got = ::pread(memory.get(), text.data(), std::min(text.size() - 1, in_page), static_cast<off_t>(address));
+  const iovec local{text.data(), std::min(text.size() - 1, in_page)};
+  const iovec remote{reinterpret_cast<void*>(address), local.iov_len};
+  const ssize_t got = ::process_vm_readv(pid, &local, 1, &remote, 1, 0);
   if (got <= 0) return "";
   return printable_path(std::string_view{text.data(), ::strnlen(text.data(), static_cast<std::size_t>(got))});
 }

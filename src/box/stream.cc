@@ -3,6 +3,8 @@
 #include <fcntl.h>
 #include <limits.h>
 #include <poll.h>
+#include <sys/stat.h>
+#include <sys/uio.h>
 
 #include <algorithm>
 #include <array>
@@ -18,6 +20,8 @@ Stream Stream::output(Fd source, int sink, OutputBudget* budget, bool clean) {
   stream.sink_ = sink;
   stream.open_ = true;
   stream.budget_ = budget;
+  struct stat status {};
+  stream.sink_is_pipe_ = sink >= 0 && ::fstat(sink, &status) == 0 && S_ISFIFO(status.st_mode);
   if (clean) stream.filter_.emplace();
   return stream;
 }
@@ -68,9 +72,12 @@ void Stream::on_readable() {
 }
 
 void Stream::on_writable() {
-  // Never more than PIPE_BUF: a descriptor that poll() calls writable takes that much without blocking, even though it
-  // is the caller's and we may not switch it to non-blocking for everyone who shares it.
-  const ssize_t put = ::write(sink_, pending_.data(), std::min<std::size_t>(pending_.size(), PIPE_BUF));
+  // The sink is the caller's: it may not be switched to non-blocking for everyone who shares it. So never more than
+  // PIPE_BUF, which a descriptor that poll() calls writable takes at once; and into a pipe, which our other stream or
+  // another process may have filled since, with a write that cannot wait at all.
+  const iovec data{pending_.data(), std::min<std::size_t>(pending_.size(), PIPE_BUF)};
+  ssize_t put = sink_is_pipe_ ? ::pwritev2(sink_, &data, 1, -1, RWF_NOWAIT) : -1;
+  if (!sink_is_pipe_ || (put < 0 && errno == EOPNOTSUPP)) put = ::write(sink_, data.iov_base, data.iov_len);
   if (put > 0)
     pending_.erase(0, static_cast<std::size_t>(put));
   else if (put < 0 && errno != EAGAIN && errno != EINTR) {
@@ -82,22 +89,28 @@ void Stream::on_writable() {
   if (!open_ && to_guest_ && pending_.empty()) own_.reset();
 }
 
-void Stream::drain() {
+// False when interrupted: the reader does not read, and somebody wants us to end.
+bool Stream::flush(int interrupt) {
+  while (!pending_.empty()) {
+    std::array<pollfd, 2> ready{{{sink_, POLLOUT, 0}, {interrupt, POLLIN, 0}}};
+    if (::poll(ready.data(), ready.size(), -1) < 0) continue;
+    if (ready[1].revents != 0) return false;
+    on_writable();
+  }
+  return true;
+}
+
+void Stream::drain(int interrupt) {
   if (to_guest_) return;
-  while (open_ && !(budget_ != nullptr && budget_->exceeded)) {
+  bool going = flush(interrupt);
+  while (going && open_ && !(budget_ != nullptr && budget_->exceeded)) {
     pollfd ready{source_, POLLIN, 0};
     if (::poll(&ready, 1, 0) <= 0) break;
     on_readable();
-    while (!pending_.empty()) {
-      pollfd writable{sink_, POLLOUT, 0};
-      if (::poll(&writable, 1, -1) > 0) on_writable();
-    }
+    going = flush(interrupt);
   }
   if (open_) end();
-  while (!pending_.empty()) {
-    pollfd writable{sink_, POLLOUT, 0};
-    if (::poll(&writable, 1, -1) > 0) on_writable();
-  }
+  if (!going || !flush(interrupt)) pending_.clear();
 }
 
 }  // namespace pctx

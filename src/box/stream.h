@@ -31,14 +31,16 @@ class Stream {
   void on_readable();
   void on_writable();
   bool finished() const { return !open_ && pending_.empty(); }
-  // After the guest is dead: takes what is left in the pipe, and writes all of it, waiting if it must.
-  void drain();
+  // After the guest is dead: takes what is left in the pipe, and writes all of it, waiting if it must; gives up when
+  // `interrupt` becomes readable.
+  void drain(int interrupt);
 
   std::uint64_t bytes() const { return bytes_; }
   const std::string& captured() const { return captured_; }
 
  private:
   void take(std::string_view bytes);
+  bool flush(int interrupt);
   void end();
 
   Fd own_;              // the box's end
@@ -47,6 +49,7 @@ class Stream {
   bool open_ = false;   // the source may still give something
   bool to_guest_ = false;
   bool sink_broken_ = false;
+  bool sink_is_pipe_ = false;
   OutputBudget* budget_ = nullptr;
   std::optional<TerminalFilter> filter_;
   std::string pending_, captured_;

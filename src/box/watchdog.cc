@@ -25,21 +25,23 @@ std::uint64_t kilobytes(const std::string& text, const char* name) {
 }
 
 struct Resident {
-  std::uint64_t own = 0;     // anonymous, swapped out included
+  std::uint64_t own = 0;     // anonymous, swapped out included, and page tables
   std::uint64_t shared = 0;  // tmpfs and shared anonymous
 };
 
 Resident resident(int proc, const std::string& pid) {
   const auto status = sys::try_read_file(pid + "/status", 16384, proc);
   if (!status) return {};
-  return {kilobytes(*status, "RssAnon:") + kilobytes(*status, "VmSwap:"), kilobytes(*status, "RssShmem:")};
+  return {kilobytes(*status, "RssAnon:") + kilobytes(*status, "VmSwap:") + kilobytes(*status, "VmPTE:"), kilobytes(*status, "RssShmem:")};
 }
 
 // Pages shared by several processes are split between them. A guest that closes itself to inspection is counted in full.
 Resident proportional(int proc, const std::string& pid) {
   const auto rollup = sys::try_read_file(pid + "/smaps_rollup", 16384, proc);
   if (!rollup || rollup->empty()) return resident(proc, pid);
-  return {kilobytes(*rollup, "Pss_Anon:") + kilobytes(*rollup, "SwapPss:"), kilobytes(*rollup, "Pss_Shmem:")};
+  const auto status = sys::try_read_file(pid + "/status", 16384, proc);
+  return {kilobytes(*rollup, "Pss_Anon:") + kilobytes(*rollup, "SwapPss:") + (status ? kilobytes(*status, "VmPTE:") : 0),
+          kilobytes(*rollup, "Pss_Shmem:")};
 }
 
 // Shared anonymous memory stays allocated when its pages are given up with madvise(), though nobody's resident set shows

@@ -111,6 +111,7 @@ void add_run_options(CLI::App& verb, const Words& words, std::shared_ptr<RunArgu
     if (!arguments->command.empty() && arguments->command[0].size() > 1 && arguments->command[0][0] == '-')
       throw CLI::ExtrasError("run", {arguments->command[0]});
     arguments->literal = words.literal && arguments->command.empty();
+    if (words.literal && !arguments->literal) arguments->command.push_back("--");  // the command's own
     arguments->command.insert(arguments->command.end(), words.command.begin(), words.command.end());
     act();
   });

@@ -38,10 +38,10 @@ Result<int> run(const RunArguments& arguments) {
   if (arguments.tty && arguments.json) return usage_error("--tty and --json cannot be used together");
   if (arguments.changed && !prepared.policy.mnt)
     return usage_error("--changed lists what changed under /mnt, and there is no --mnt");
-  // Opened before the run: a bad path is an error now, and the guest cannot swap the file for a link meanwhile.
+  // Opened before the run, and not through a link: neither this guest nor an earlier one chooses what is overwritten.
   Fd report;
   if (arguments.report)
-    report = PCTX_TRY(sys::open_at(AT_FDCWD, *arguments.report, O_WRONLY | O_CREAT | O_TRUNC | O_NOCTTY, 0644));
+    report = PCTX_TRY(sys::open_at(AT_FDCWD, *arguments.report, O_WRONLY | O_CREAT | O_TRUNC | O_NOFOLLOW | O_NOCTTY, 0644));
   if (!arguments.quiet)
     for (const std::string& notice : prepared.plan.notices) say(notice);
   const Ending ending = PCTX_TRY(run_box(prepared.plan, prepared.command,

@@ -110,8 +110,8 @@ bool write_file(int dir, const char* path, const void* text, std::size_t size, u
 void clone_binds(ChildPlan& plan) noexcept {
   for (std::size_t i = 0; i < plan.op_count; ++i) {
     ChildOp& op = plan.ops[i];
-    if (op.kind != RootOpKind::bind || op.tree >= 0) continue;
-    op.tree = abi::open_tree(AT_FDCWD, op.text, abi::kOpenTreeClone | abi::kOpenTreeCloexec | abi::kAtRecursive);
+    if (op.kind != RootOpKind::bind) continue;
+    if (op.tree < 0) op.tree = abi::open_tree(AT_FDCWD, op.text, abi::kOpenTreeClone | abi::kOpenTreeCloexec | abi::kAtRecursive);
     if (op.tree < 0) fail(plan, Step::clone_bind, i);
     if (op.device) {
       struct stat status;
@@ -120,6 +120,14 @@ void clone_binds(ChildPlan& plan) noexcept {
           status.st_rdev != makedev(op.major, op.minor)) {
         errno = ENODEV;
         fail(plan, Step::verify_device, i);
+      }
+    }
+    if (op.inode != 0) {
+      struct stat status;
+      // What was looked at is what is lent: a guest that shares the folder may have swapped it for a link meanwhile.
+      if (::fstat(op.tree, &status) != 0 || status.st_ino != op.inode || status.st_dev != op.holder) {
+        errno = ESTALE;
+        fail(plan, Step::clone_bind, i);
       }
     }
   }
@@ -191,7 +199,7 @@ void apply(const ChildPlan& plan, ChildOp& op, int root, int& proc, std::size_t 
       break;
     }
     case RootOpKind::devpts: {
-      static constexpr const char* kOptions[] = {"ptmxmode", "0666", "mode", "0620", nullptr};
+      static constexpr const char* kOptions[] = {"ptmxmode", "0666", "mode", "0620", "max", "64", nullptr};
       const int tree = new_filesystem("devpts", kOptions, op.attributes);
       ok = tree >= 0 && abi::move_mount(tree, root, op.target) == 0;
       ::close(tree);
@@ -221,9 +229,11 @@ int build_root(ChildPlan& plan, int& proc, int& init) noexcept {
   // The new root must hang in our namespace before anything can be mounted below it (detached trees take no mounts
   // before 6.15). Every source was cloned already, so hiding the attach point hides nothing we need.
   if (abi::move_mount(root, AT_FDCWD, plan.attach_point) != 0) fail(plan, Step::attach);
+  // Entered while it is empty: a link that an earlier guest left in a lent folder then leads nowhere but into the box.
+  // The old root still lies over it, out of reach of any path, because a new /proc is only granted where one is visible.
+  if (::fchdir(root) != 0 || abi::pivot_root(".", ".") != 0) fail(plan, Step::pivot);
   for (std::size_t i = 0; i < plan.op_count; ++i) apply(plan, plan.ops[i], root, proc, i);
   init = place_init(plan, root);
-  if (::fchdir(root) != 0 || abi::pivot_root(".", ".") != 0) fail(plan, Step::pivot);
   return root;
 }
 

@@ -28,7 +28,7 @@ void open_terminal(ChildPlan& plan) noexcept {
   const int unlocked = 0;
   if (master < 0 || ::ioctl(master, TIOCSPTLCK, &unlocked) != 0) fail(plan, Step::terminal);
   const int slave = ::ioctl(master, TIOCGPTPEER, O_RDWR | O_NOCTTY | O_CLOEXEC);
-  if (slave < 0) fail(plan, Step::terminal, 1);
+  if (slave < 0 || ::ioctl(slave, TIOCSWINSZ, &plan.window) != 0) fail(plan, Step::terminal, 1);
   if (!send_frame(plan.status, {Message::terminal, Step::terminal, 0, 0, 0}, &master, 1)) fail(plan, Step::terminal, 2);
   ::close(master);
   if (::ioctl(slave, TIOCSCTTY, 0) != 0) fail(plan, Step::terminal, 3);
@@ -51,6 +51,26 @@ void arrange_descriptors(ChildPlan& plan, int ready, int proc) noexcept {
     }
   plan.status = kStatus;
   if (abi::close_range(proc < 0 ? kProc : kProc + 1, ~0U, 0) != 0) fail(plan, Step::descriptors, 6);
+}
+
+// What the caller ignores, prefers or is allowed must not become the guest's.
+void reset_inheritance(const ChildPlan& plan) noexcept {
+  struct {  // as the kernel has it
+    void (*handler)(int);
+    unsigned long flags;
+    void (*restorer)();
+    unsigned long mask;
+  } const standard{};
+  for (int signal = 1; signal <= 64; ++signal)
+    if (signal != SIGKILL && signal != SIGSTOP)
+      (void)::syscall(SYS_rt_sigaction, signal, &standard, nullptr, sizeof standard.mask);
+  // The kernel answers 20 - nice, to keep errors apart.
+  if (::syscall(SYS_getpriority, 0, 0) > 20 && ::syscall(SYS_setpriority, 0, 0, 0) != 0)
+    fail(plan, Step::descriptors, 8);
+  const long policy = ::syscall(SYS_sched_getscheduler, 0);
+  const int priority = 0;
+  if ((policy == 1 /* FIFO */ || policy == 2 /* RR */) && ::syscall(SYS_sched_setscheduler, 0, 0, &priority) != 0)
+    fail(plan, Step::descriptors, 9);
 }
 
 void drop_capabilities(const ChildPlan& plan) noexcept {
@@ -102,6 +122,7 @@ void run_guest(const ChildPlan& given, int ready, int proc) noexcept {
   if (::setsid() < 0) fail(plan, Step::descriptors, 7);
   if (plan.terminal) open_terminal(plan);
   arrange_descriptors(plan, ready, proc);
+  reset_inheritance(plan);
   if (::chdir(plan.workdir) != 0) fail(plan, Step::workdir);
   if (plan.pin && ::syscall(SYS_sched_setaffinity, 0, sizeof plan.cpus, &plan.cpus) != 0) fail(plan, Step::affinity);
   for (std::size_t i = 0; i < plan.rlimit_count; ++i) {

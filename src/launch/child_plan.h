@@ -4,6 +4,7 @@
 
 #include <linux/filter.h>
 #include <sched.h>
+#include <sys/ioctl.h>
 #include <sys/types.h>
 
 #include <cstddef>
@@ -83,6 +84,8 @@ struct ChildOp {
   std::size_t text_size;
   unsigned major, minor;
   const char* const* options;  // tmpfs: key, value, …, nullptr
+  ino_t inode;                 // bind: what `tree` must be, 0 for any
+  dev_t holder;
   int tree;                    // bind: a detached mount, made by the parent (id-mapped) or by the child; -1: not yet
 };
 
@@ -108,6 +111,7 @@ struct ChildPlan {
   const void* init_image;
   std::size_t init_size;
   bool terminal, send_probes;
+  winsize window;  // of the caller's terminal
   const char* workdir;
   bool pin;
   cpu_set_t cpus;

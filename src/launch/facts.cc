@@ -55,20 +55,6 @@ std::string own_profile() {
   return label == "unconfined" ? "" : label;
 }
 
-// The list of loaded profiles is root's to read, the directory with one entry for each ("name.7") is everybody's.
-bool profile_is_loaded(std::string_view profile) {
-  DIR* entries = ::opendir("/sys/kernel/security/apparmor/policy/profiles");
-  if (entries == nullptr) return false;
-  bool found = false;
-  while (const dirent* entry = ::readdir(entries)) {
-    const std::string_view name = entry->d_name;
-    const std::size_t dot = name.rfind('.');
-    found |= dot != std::string_view::npos && name.substr(0, dot) == profile;
-  }
-  ::closedir(entries);
-  return found;
-}
-
 bool proc_is_masked() {
   const auto mounts = sys::try_read_file("/proc/self/mountinfo", 4_MiB);
   if (!mounts) return false;
@@ -204,7 +190,7 @@ HostFacts gather_facts() {
   facts.proc_masked = proc_is_masked();
   facts.lsm = first_line("/sys/kernel/security/lsm");
   facts.own_profile = facts.host.apparmor ? own_profile() : "";
-  facts.guest_profile = facts.host.apparmor_profile || profile_is_loaded(kGuestProfile);
+  facts.guest_profile = facts.host.apparmor_profile;
   facts.launcher_profile = sys::try_read_file("/etc/apparmor.d/pctx-sandbox").value_or("");
   facts.apparmor_parser = is_program("/usr/sbin/apparmor_parser") || is_program("/sbin/apparmor_parser");
   facts.cgroups = mounted_cgroups();

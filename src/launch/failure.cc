@@ -44,6 +44,9 @@ Error describe_failure(const StatusFrame& frame, const Plan& plan, const Command
       return error;
     }
     case Step::clone_bind:
+      if (code == ESTALE)
+        return usage_error(fmt::format("{} was replaced while it was being lent", bind_source(plan, at)),
+                           "somebody else changes that folder: lend one of your own");
       if (refused) return explain_privilege_failure(fmt::format("cannot lend {} to the box", bind_source(plan, at)), code);
       return os_error(fmt::format("cannot lend {} to the box", bind_source(plan, at)), code);
     case Step::verify_device:

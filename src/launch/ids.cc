@@ -2,6 +2,7 @@
 #include <fcntl.h>
 #include <sched.h>
 #include <spawn.h>
+#include <sys/prctl.h>
 #include <sys/wait.h>
 
 #include <csignal>
@@ -76,8 +77,11 @@ Result<Fd> idmapped_tree(const LentPath& source, std::uint32_t uid, std::uint32_
   args.pidfd = reinterpret_cast<std::uint64_t>(&pidfd);
   args.exit_signal = SIGCHLD;
   const long pid = abi::clone3(args);
-  if (pid == 0)
+  if (pid == 0) {
+    // Not longer than we live.
+    if (::prctl(PR_SET_PDEATHSIG, SIGKILL) != 0 || ::getppid() == 1) ::_exit(0);
     for (;;) ::pause();
+  }
   if (pid < 0) return os_error("cannot make a user namespace");
   holder.pid = static_cast<pid_t>(pid);
   holder.pidfd = Fd{pidfd};

@@ -84,7 +84,9 @@ extern "C" [[noreturn]] void _start() {
   const int signals = static_cast<int>(call(kSignalfd4, -1, reinterpret_cast<long>(&child_signal), 8, 0));
   for (;;) {
     PollFd fds[2] = {{kStatus, 1 /* POLLIN */, 0}, {signals, 1, 0}};
-    call(kPpoll, reinterpret_cast<long>(fds), 2, 0, 0);
+    // Whoever manages to break our waiting ends the box, not our watch over it.
+    const long ready = call(kPpoll, reinterpret_cast<long>(fds), 2, 0, 0);
+    if (ready < 0 && ready != -4 /* EINTR */) leave(1);
     if (fds[1].revents != 0) {
       char drained[128];
       call(kRead, signals, reinterpret_cast<long>(drained), sizeof drained);

@@ -104,14 +104,16 @@ Result<void> build_ops(const Plan& plan, ChildMemory& memory) {
                   .major = op.major,
                   .minor = op.minor,
                   .options = op.kind == RootOpKind::tmpfs ? memory.options(op.text) : nullptr,
+                  .inode = op.lent ? op.lent->inode : 0,
+                  .holder = op.lent ? op.lent->device : 0,
                   .tree = -1};
     if (op.idmap) {
-      auto tree = idmapped_tree(*op.idmap, plan.ids.host_uid, plan.ids.host_gid);
+      auto tree = idmapped_tree(*op.lent, plan.ids.host_uid, plan.ids.host_gid);
       const bool writable = (op.attributes & abi::kMountRdonly) == 0;
       if (tree) {
         child.tree = tree->get();
         memory.trees.push_back(*std::move(tree));
-      } else if (writable && (op.idmap->mode & 02) == 0) {
+      } else if (writable && (op.lent->mode & 02) == 0) {
         return std::move(tree).error();
       }  // lent read-only: what everyone may read can still be read without the mapping
     }
@@ -149,6 +151,7 @@ Result<ChildPlan> build(const Plan& plan, const Command& command, std::array<int
   child.init_image = pctx_init_begin;
   child.init_size = static_cast<std::size_t>(pctx_init_end - pctx_init_begin);
   child.terminal = plan.terminal;
+  if (plan.terminal) (void)::ioctl(STDIN_FILENO, TIOCGWINSZ, &child.window);
   child.send_probes = plan.watchdog.any();
   child.workdir = plan.workdir.c_str();
   child.pin = plan.pin_cpus != 0;

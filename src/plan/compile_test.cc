@@ -237,7 +237,7 @@ TEST(Root, lent_folders_of_another_owner_are_id_mapped) {
   ASSERT_TRUE(plan);
   const RootOp* mnt = find(*plan, RootOpKind::bind, "mnt");
   ASSERT_NE(mnt, nullptr);
-  EXPECT_TRUE(mnt->idmap.has_value());
+  EXPECT_TRUE(mnt->idmap);
   EXPECT_EQ(mnt->attributes & abi::kMountRdonly, 0U);
 }
 

@@ -95,7 +95,7 @@ Result<void> plan_limits(Plan& plan, const HostFeatures& host) {
   if (limits.cpu_time) plan.watchdog.cpu_time = true;
 
   plan.rlimits = {
-      {RLIMIT_CORE, 0, "core"},
+      {RLIMIT_CORE, 1, "core"},  // not 0: with that a kernel whose core_pattern is a program still runs it, outside the box
       {RLIMIT_NOFILE, limits.files, "nofile"},
       {RLIMIT_FSIZE, limits.disk, "fsize"},
       {RLIMIT_MEMLOCK, 64_KiB, "memlock"},

@@ -24,6 +24,8 @@ struct LentPath {
   uid_t uid = 0;
   gid_t gid = 0;
   unsigned mode = 0;
+  ino_t inode = 0;  // with `device` what it is, whatever its path leads to later
+  dev_t device = 0;
 };
 
 struct CompileInputs {
@@ -48,7 +50,8 @@ struct RootOp {
   bool directory = false;        // bind, mask: the target is a directory
   bool device = false;           // bind: must be the character device `major:minor`
   unsigned major = 0, minor = 0;
-  std::optional<LentPath> idmap;  // bind: shown in the box as owned by the guest
+  std::optional<LentPath> lent;  // bind: of the user's choosing
+  bool idmap = false;            // bind: shown in the box as owned by the guest
 };
 
 struct LandlockRule {

@@ -139,8 +139,8 @@ void plan_root(Plan& plan, const HostFeatures& host, const CompileInputs& inputs
   synthetic_etc(root, plan, host);
   root.directory("run");
   root.directory("var/empty");
-  root.link("var/tmp", "/tmp");
-  root.link("var/run", "/run");
+  root.link("var/tmp", "../tmp");
+  root.link("var/run", "../run");
   root.scratch("tmp", 01777);
   root.scratch(relative(plan.home), 0755);
 
@@ -165,7 +165,8 @@ void plan_root(Plan& plan, const HostFeatures& host, const CompileInputs& inputs
 
   if (inputs.mnt) {
     root.bind(inputs.mnt->path, "mnt", true, kWritable);
-    if (plan.ids.host_uid != inputs.mnt->uid) plan.root.back().idmap = inputs.mnt;
+    plan.root.back().lent = inputs.mnt;
+    plan.root.back().idmap = host.privileged && plan.ids.host_uid != inputs.mnt->uid;
   } else {
     root.directory("mnt");
   }
@@ -173,7 +174,8 @@ void plan_root(Plan& plan, const HostFeatures& host, const CompileInputs& inputs
     const LentPath& lent = inputs.binds[i];
     root.bind(lent.path, relative(policy.binds[i].target), lent.directory,
               policy.binds[i].writable ? kWritable : kLent);
-    if (host.privileged && plan.ids.host_uid != lent.uid) plan.root.back().idmap = lent;
+    plan.root.back().lent = lent;
+    plan.root.back().idmap = host.privileged && plan.ids.host_uid != lent.uid;
   }
   for (const Tmpfs& tmpfs : policy.tmpfs) {
     root.directory(relative(tmpfs.target));

@@ -41,6 +41,9 @@ constexpr std::uint64_t kTiocsti = 0x5412, kTioclinux = 0x541c, kTioccons = 0x54
 constexpr std::uint64_t kPrSetMm = 35, kPrSchedCore = 62, kPrFirstRefused = 78;
 constexpr std::uint64_t kPrSetVma = 0x5356'4d41, kPrSetPtracer = 0x5961'6d61;
 constexpr std::uint64_t kFileTypeMask = 0xf000, kFifo = 0x1000, kRegular = 0x8000, kSocketFile = 0xc000;
+constexpr std::uint64_t kSetUid = 04000, kSetGid = 02000;
+constexpr std::uint64_t kOpenCreate = 0100, kOpenTemporary = 020'000'000;  // O_CREAT, the flag within O_TMPFILE
+constexpr std::uint64_t kRlimitCore = 4;
 constexpr std::uint64_t kNewListener = 8;
 constexpr std::uint64_t kMadvMergeable = 12;
 constexpr std::uint64_t kFSetPipeSize = 1031;
@@ -93,6 +96,26 @@ class RuleWriter {
       case personality_value:
         for (const std::uint64_t persona : {0x0u, 0x8u, 0x2'0000u, 0x2'0008u, 0xffff'ffffu}) allow({is(0, persona)});
         return refuse();
+      case open_mode:
+        return write_open(1);
+      case openat_mode:
+        return write_open(2);
+      case chmod_mode:
+        refuse_set_id(1);
+        return allow();
+      case chmodat_mode:
+        refuse_set_id(2);
+        return allow();
+      case own_limits:
+        // A limit of our init's could blind it: only its own are a process's business. Reading is free.
+        add(Action::fail(0), {is(1, kRlimitCore), {2, Compare::ne, Width::full, 0}});
+        allow({is(0, 0)});
+        allow({{2, Compare::eq, Width::full, 0}});
+        return refuse();
+      case set_limit:
+        // Answered as done and left at 1: the kernel hands a core with the limit 0 to a crash handler outside the box.
+        add(Action::fail(0), {is(0, kRlimitCore)});
+        return allow();
       case mknod_mode:
         return write_mknod(1);
       case mknodat_mode:
@@ -145,8 +168,24 @@ class RuleWriter {
     add(Action::fail(EINVAL));
   }
 
+  // On a folder that is lent read-write a set-id file would outlive the box, as the folder owner's.
+  void refuse_set_id(unsigned mode_index, std::optional<ArgTest> when = std::nullopt) {
+    for (const auto bit : {kSetUid, kSetGid}) {
+      std::vector<ArgTest> tests{masked(mode_index, bit, bit)};
+      if (when) tests.push_back(*when);
+      refuse(std::move(tests));
+    }
+  }
+
+  // Without these flags the mode is whatever the register held.
+  void write_open(unsigned flags_index) {
+    for (const auto flag : {kOpenCreate, kOpenTemporary}) refuse_set_id(flags_index + 1, masked(flags_index, flag, flag));
+    allow();
+  }
+
   // A type of 0 means a regular file. The kernel reads 16 bits of the mode; the mask looks at the upper four of them.
   void write_mknod(unsigned mode_index) {
+    refuse_set_id(mode_index);
     for (const auto type : {std::uint64_t{0}, kRegular, kFifo, kSocketFile}) {
       allow({masked(mode_index, kFileTypeMask, type)});
     }

@@ -26,6 +26,12 @@ enum class Condition : std::uint8_t {
   ioctl_request,      // not the requests that reach out of a terminal
   prctl_option,       // known and harmless options
   personality_value,  // plain Linux, with and without UNAME26 and SHORT_INODE
+  open_mode,          // no set-id bits on a new file; flags are argument 1
+  openat_mode,        // the same; flags are argument 2
+  chmod_mode,         // no set-id bits; mode is argument 1
+  chmodat_mode,       // the same; mode is argument 2
+  own_limits,         // limits of the caller itself; that on core dumps stays
+  set_limit,          // all but that on core dumps
   mknod_mode,         // regular files, FIFOs, sockets; mode is argument 1
   mknodat_mode,       // the same; mode is argument 2
   seccomp_flags,      // not NEW_LISTENER

@@ -1,5 +1,6 @@
 #include "sys/host.h"
 
+#include <dirent.h>
 #include <fcntl.h>
 #include <linux/capability.h>
 #include <linux/magic.h>
@@ -91,6 +92,20 @@ std::uint64_t mapped_ids_end() {
       end = std::max<std::uint64_t>(end, inside + count);
   }
   return end;
+}
+
+// The list of loaded profiles is root's to read; this directory is everyone's, and holds one entry "NAME.N" for each.
+bool profile_is_loaded(std::string_view profile) {
+  DIR* entries = ::opendir("/sys/kernel/security/apparmor/policy/profiles");
+  if (entries == nullptr) return false;
+  bool found = false;
+  while (const dirent* entry = ::readdir(entries)) {
+    const std::string_view name = entry->d_name;
+    const std::size_t dot = name.rfind('.');
+    found |= dot != std::string_view::npos && name.substr(0, dot) == profile;
+  }
+  ::closedir(entries);
+  return found;
 }
 
 bool has_admin_capability() {
@@ -210,11 +225,7 @@ HostFeatures probe_host() {
   const auto apparmor = sys::try_read_file("/sys/module/apparmor/parameters/enabled");
   host.apparmor = apparmor && apparmor->starts_with('Y');
   if (host.apparmor) {
-    const auto own = sys::try_read_file("/proc/self/attr/current");
-    // The list of loaded profiles is root's to read; its directory is not, and holds one entry per profile.
-    const auto loaded = sys::try_read_file("/sys/kernel/security/apparmor/profiles", 4_MiB);
-    host.apparmor_profile =
-        own.has_value() && loaded.has_value() && loaded->find(std::string{kGuestProfile} + " (") != std::string::npos;
+    host.apparmor_profile = profile_is_loaded(kGuestProfile);
   }
   host.cgroup = probe_cgroups(host.privileged);
   if (host.privileged) {
