@@ -42,6 +42,9 @@ def run_suite(user: str, paths: list[str]) -> tuple[int, int, int]:
         "-q",
         "-rfE",
         "--tb=short",
+        "--continue-on-collection-errors",
+        # Claims about big packages and tools that this small machine lacks; the host's run has them.
+        "--ignore=tests/integration/test_everyday.py",
         # Both, so that tests/conftest.py keeps what is marked for this machine.
         "-m",
         "vm or not vm",
@@ -55,7 +58,7 @@ def run_suite(user: str, paths: list[str]) -> tuple[int, int, int]:
     seconds = time.monotonic() - started
     if status == 124 or status == 137:
         print(f"=== {name} as {user}: killed, not finished after {SUITE_LIMIT} s", flush=True)
-    passed = failed = skipped = 0
+    passed = failed = skipped = known = 0
     try:
         cases = list(ElementTree.parse(report).iter("testcase"))
     except (OSError, ElementTree.ParseError):
@@ -64,6 +67,8 @@ def run_suite(user: str, paths: list[str]) -> tuple[int, int, int]:
         reason = case.find("skipped")
         if case.find("failure") is not None or case.find("error") is not None:
             failed += 1
+        elif reason is not None and reason.get("type") == "pytest.xfail":
+            known += 1
         elif reason is not None:
             skipped += 1
             print(f"skipped: as {user}: {case.get('name')}: {reason.get('message').splitlines()[0]}", flush=True)
@@ -72,7 +77,8 @@ def run_suite(user: str, paths: list[str]) -> tuple[int, int, int]:
     # pytest's 5 is "no test collected"; any other failure without a failed test is one of its own.
     if status not in (0, 5) and failed == 0:
         failed = 1
-    print(f"=== {name} as {user}: {passed} passed, {failed} failed, {skipped} skipped, {seconds:.0f} s", flush=True)
+    counts = f"{passed} passed, {failed} failed, {skipped} skipped, {known} known to fail"
+    print(f"=== {name} as {user}: {counts}, {seconds:.0f} s", flush=True)
     return passed, failed, skipped
 
 

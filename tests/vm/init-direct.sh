@@ -5,7 +5,7 @@ set -uo pipefail
 export PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin HOME=/root LANG=C.UTF-8
 
 mount -t tmpfs -o mode=755,nosuid,nodev run /run
-mount -t tmpfs -o mode=1777,nosuid,nodev tmp /tmp
+# /tmp stays on the disk, as Debian has it: before 6.3 a memory file system has no id-mapped mounts.
 mkdir -p /dev/pts /dev/shm /run/lock
 mount -t devpts -o gid=5,mode=620,ptmxmode=666 devpts /dev/pts
 mount -t tmpfs -o mode=1777,nosuid,nodev shm /dev/shm

@@ -101,7 +101,8 @@ trap 'exit 143' TERM HUP
 # The tree under test travels as a tar file on the second disk.
 stage=$work/stage
 mkdir -p "$stage/.venv/bin"
-for part in tests packaging python examples docs README.md; do
+# src too: some tests compare the program with its own tables.
+for part in tests packaging python examples docs src scripts README.md; do
   [ ! -e "$tree/$part" ] || tar -C "$tree" --exclude=__pycache__ --exclude=.pytest_cache -cf - "$part" | tar -C "$stage" -xf -
 done
 [ -z "$binary" ] || cp -L "$binary" "$stage/.venv/bin/pctx-sandbox"
