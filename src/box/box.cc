@@ -98,14 +98,14 @@ class Supervisor {
   BoxCgroup cgroup_;
   Janitor janitor_;
   Spawned box_;
-  Fd memory_event_, proc_, scratch_, master_;
+  Fd memory_event_, master_;
+  TreeMeter meter_;
   RawTerminal raw_;
   Stream in_, out_, err_;
   DenialLog denials_;
   std::optional<FolderSnapshot> before_;
   Fd mnt_;
   Clock::time_point started_, next_check_;
-  unsigned checks_ = 0;
   bool running_ = false;
   bool ended_ = false;  // init told us how the guest ended
   bool interrupted_ = false;
@@ -189,8 +189,7 @@ void Supervisor::on_status() {
       break;
     case Message::listener: denials_.listen(std::move(fds[0]), plan_.policy.seccomp.has_value()); break;
     case Message::probes:
-      proc_ = std::move(fds[0]);
-      scratch_ = std::move(fds[1]);
+      meter_ = TreeMeter{std::move(fds[0]), std::move(fds[1]), std::move(fds[2])};
       break;
     case Message::terminal:
       master_ = std::move(fds[0]);
@@ -220,9 +219,9 @@ void Supervisor::check_limits() {
   bool over = budget_.exceeded;
   verdict_.output_over = budget_.exceeded;
   if (limits.timeout.count() > 0 && now - started_ >= limits.timeout) verdict_.timed_out = over = true;
-  if (plan_.watchdog.any() && proc_ && now >= next_check_) {
+  if (plan_.watchdog.any() && meter_ && now >= next_check_) {
     next_check_ = now + kWatchInterval;
-    const TreeUsage tree = measure_tree(proc_.get(), scratch_.get(), limits.memory, checks_++ % kCloseLookEvery == 0);
+    const TreeUsage tree = meter_.measure(limits.memory);
     if (plan_.watchdog.memory && tree.memory > limits.memory) verdict_.memory_over = over = true;
     if (plan_.watchdog.pids && tree.processes > limits.pids) verdict_.pids_over = over = true;
     Millis cpu = tree.cpu;

@@ -12,10 +12,13 @@
 
 #include <fmt/format.h>
 
+#include "box/socket_memory.h"
 #include "sys/files.h"
 
 namespace pctx {
 namespace {
+
+constexpr unsigned kCloseLookEvery = 4;  // reading every mapping and socket is dearer than the rest together
 
 // "Name:   123 kB" in bytes.
 std::uint64_t kilobytes(const std::string& text, const char* name) {
@@ -60,19 +63,27 @@ void shared_anonymous(int proc, const std::string& pid, std::map<std::string, st
   }
 }
 
-// Fields 14 to 17 of /proc/N/stat, after the name, which may hold anything but ends with the last parenthesis.
-std::uint64_t cpu_ticks(int proc, const std::string& pid) {
+struct CpuTicks {
+  std::string start;           // when the process started: with the pid, who it is
+  std::uint64_t own = 0;       // fields 14 and 15 of /proc/N/stat
+  std::uint64_t children = 0;  // 16 and 17: of those it waited for
+};
+
+// The name, field 2, may hold anything but ends with the last parenthesis.
+CpuTicks cpu_ticks(int proc, const std::string& pid) {
+  CpuTicks ticks;
   const auto stat = sys::try_read_file(pid + "/stat", 4096, proc);
-  if (!stat) return 0;
-  const std::size_t name_end = stat->rfind(')');
-  if (name_end == std::string::npos) return 0;
-  std::uint64_t sum = 0;
+  const std::size_t name_end = stat ? stat->rfind(')') : std::string::npos;
+  if (name_end == std::string::npos) return ticks;
   int field = 2;
   for (std::string_view word : sys::split(std::string_view{*stat}.substr(name_end + 1), ' ')) {
     if (word.empty()) continue;
-    if (++field >= 14 && field <= 17) sum += std::strtoull(std::string{word}.c_str(), nullptr, 10);
+    ++field;
+    if (field == 14 || field == 15) ticks.own += std::strtoull(std::string{word}.c_str(), nullptr, 10);
+    if (field == 16 || field == 17) ticks.children += std::strtoull(std::string{word}.c_str(), nullptr, 10);
+    if (field == 22) ticks.start = word;
   }
-  return sum;
+  return ticks;
 }
 
 std::uint64_t threads(int proc, const std::string& pid) {
@@ -83,42 +94,54 @@ std::uint64_t threads(int proc, const std::string& pid) {
 
 }  // namespace
 
-TreeUsage measure_tree(int proc, int scratch, std::uint64_t limit, bool look_closely) {
+TreeUsage TreeMeter::measure(std::uint64_t memory_limit) {
   TreeUsage usage;
   std::uint64_t stored = 0;
   struct statfs space {};
-  if (::fstatfs(scratch, &space) == 0) stored = (space.f_blocks - space.f_bfree) * static_cast<std::uint64_t>(space.f_bsize);
-  const int listing = ::openat(proc, ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+  if (::fstatfs(scratch_.get(), &space) == 0)
+    stored = (space.f_blocks - space.f_bfree) * static_cast<std::uint64_t>(space.f_bsize);
+  const int listing = ::openat(proc_.get(), ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
   DIR* entries = listing >= 0 ? ::fdopendir(listing) : nullptr;
   if (entries == nullptr) return usage;
   std::vector<std::string> pids;
   while (const dirent* entry = ::readdir(entries))
     if (entry->d_name[0] >= '1' && entry->d_name[0] <= '9') pids.emplace_back(entry->d_name);
   ::closedir(entries);
-  std::uint64_t ticks = 0;
+
   Resident sum;
   const auto add = [&sum](const Resident& one) {
     sum.own += one.own;
     sum.shared += one.shared;
   };
+  std::uint64_t own = 0, with_children = 0;
+  std::map<std::string, std::uint64_t> living;
   for (const std::string& pid : pids) {
-    add(resident(proc, pid));
-    ticks += cpu_ticks(proc, pid);
-    if (pid != "1") usage.processes += threads(proc, pid);
+    add(resident(proc_.get(), pid));
+    const CpuTicks ticks = cpu_ticks(proc_.get(), pid);
+    own += ticks.own;
+    with_children += ticks.own + ticks.children;
+    living[pid + " " + ticks.start] = ticks.own;
+    if (pid != "1") usage.processes += threads(proc_.get(), pid);
   }
-  if (stored + sum.own + sum.shared > limit) {
-    sum = {};
-    for (const std::string& pid : pids) add(proportional(proc, pid));
-  }
-  if (look_closely) {
-    std::map<std::string, std::uint64_t> objects;
-    for (const std::string& pid : pids) shared_anonymous(proc, pid, objects);
-    std::uint64_t parked = 0;
-    for (const auto& [object, size] : objects) parked += size;
-    sum.shared = std::max(sum.shared, parked);
-  }
-  usage.memory = stored + sum.own + sum.shared;
+  for (const auto& [who, ticks] : living_ticks_)
+    if (!living.contains(who)) dead_ticks_ += ticks;
+  living_ticks_ = std::move(living);
+  // A child that nobody waits for (SIGCHLD ignored) is in nobody's sum: then what we saw of it counts.
+  const std::uint64_t ticks = std::max(own + dead_ticks_, with_children);
   usage.cpu = Millis{static_cast<Millis::rep>(ticks * 1000 / static_cast<std::uint64_t>(::sysconf(_SC_CLK_TCK)))};
+
+  if (stored + sum.own + sum.shared > memory_limit) {
+    sum = {};
+    for (const std::string& pid : pids) add(proportional(proc_.get(), pid));
+  }
+  if (looks_++ % kCloseLookEvery == 0) {
+    std::map<std::string, std::uint64_t> objects;
+    for (const std::string& pid : pids) shared_anonymous(proc_.get(), pid, objects);
+    parked_ = 0;
+    for (const auto& [object, size] : objects) parked_ += size;
+    parked_ += socket_memory(diag_.get());
+  }
+  usage.memory = stored + sum.own + std::max(sum.shared, parked_);
   return usage;
 }
 

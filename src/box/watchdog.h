@@ -1,7 +1,9 @@
-// Measures a box from outside by its own /proc: for limits that no cgroup binds.
+// Measures a box from outside by its own /proc and sockets: for limits that no cgroup binds.
 #pragma once
 
 #include <cstdint>
+#include <map>
+#include <string>
 
 #include "base/fd.h"
 #include "base/units.h"
@@ -9,16 +11,30 @@
 namespace pctx {
 
 struct TreeUsage {
-  std::uint64_t memory = 0;  // anonymous and shared memory of every process, and the scratch space
+  std::uint64_t memory = 0;  // anonymous and shared memory of every process, page tables, scratch space, socket buffers
   std::uint64_t processes = 0;
   Millis cpu{0};
 };
 
-// `proc` is the box's /proc, `scratch` a directory of its tmpfs. `limit` is where counting shared pages twice starts to
-// matter: only above it is the exact, dearer figure taken. `look_closely` also finds memory that no resident set shows.
-TreeUsage measure_tree(int proc, int scratch, std::uint64_t limit, bool look_closely);
+class TreeMeter {
+ public:
+  TreeMeter() = default;
+  // The box's /proc, a directory of its tmpfs, and a NETLINK_SOCK_DIAG socket of its network namespace.
+  TreeMeter(Fd proc, Fd scratch, Fd diag)
+      : proc_(std::move(proc)), scratch_(std::move(scratch)), diag_(std::move(diag)) {}
+
+  explicit operator bool() const { return static_cast<bool>(proc_); }
+  // `limit` is where counting shared pages twice starts to matter: only above it is the exact, dearer figure taken.
+  TreeUsage measure(std::uint64_t memory_limit);
+
+ private:
+  Fd proc_, scratch_, diag_;
+  unsigned looks_ = 0;
+  std::uint64_t parked_ = 0;                          // as of the last closer look
+  std::map<std::string, std::uint64_t> living_ticks_;  // by pid and start time
+  std::uint64_t dead_ticks_ = 0;
+};
 
 inline constexpr Millis kWatchInterval{10};
-inline constexpr unsigned kCloseLookEvery = 4;
 
 }  // namespace pctx

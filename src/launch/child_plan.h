@@ -53,7 +53,7 @@ enum class Message : std::uint32_t {
   failure = 1,  // step, index, value = errno
   ended,        // value = wait status of the guest
   listener,     // + seccomp listener
-  probes,       // + /proc of the box, + a directory of its scratch space
+  probes,       // + /proc of the box, + a directory of its scratch space, + a socket that lists its sockets
   terminal,     // + pty master
   go,           // parent: the ids are mapped
   cgroups,      // parent: + descriptors of the v1 `tasks` files, or none
@@ -78,6 +78,7 @@ struct ChildOp {
   bool directory;
   bool device;
   unsigned mode;
+  std::uint64_t size;
   std::uint64_t attributes;
   const char* target;
   const char* text;

@@ -97,6 +97,7 @@ Result<void> build_ops(const Plan& plan, ChildMemory& memory) {
                   .directory = op.directory,
                   .device = op.device,
                   .mode = op.mode,
+                  .size = op.size,
                   .attributes = op.attributes,
                   .target = op.target.c_str(),
                   .text = op.text.c_str(),

@@ -19,7 +19,8 @@ std::string line(const RootOp& op) {
   switch (op.kind) {
     case RootOpKind::directory: return fmt::format("dir      {}", target);
     case RootOpKind::link: return fmt::format("link     {} -> {}", target, op.text);
-    case RootOpKind::file: return fmt::format("file     {} ({} bytes)", target, op.text.size());
+    case RootOpKind::file:
+      return fmt::format("file     {} ({} bytes)", target, std::max<std::uint64_t>(op.size, op.text.size()));
     case RootOpKind::bind:
       return fmt::format("bind     {} ({}){}{}", target, attributes(op.attributes),
                          op.text == target ? "" : " from " + op.text, op.idmap ? ", id-mapped" : "");

@@ -47,6 +47,7 @@ struct RootOp {
   std::string text;              // link target, file content, bind source, tmpfs options
   std::uint64_t attributes = 0;  // MOUNT_ATTR_*
   unsigned mode = 0755;
+  std::uint64_t size = 0;        // file: extended to this many bytes of zeros
   bool directory = false;        // bind, mask: the target is a directory
   bool device = false;           // bind: must be the character device `major:minor`
   unsigned major = 0, minor = 0;

@@ -54,6 +54,10 @@ class RootBuilder {
     parent(target);
     add({.kind = RootOpKind::file, .target = std::move(target), .text = std::move(content), .mode = 0644});
   }
+  void zeros(std::string target, std::uint64_t size) {
+    parent(target);
+    add({.kind = RootOpKind::file, .target = std::move(target), .mode = 0444, .size = size});
+  }
   void link(std::string target, std::string to) {
     parent(target);
     add({.kind = RootOpKind::link, .target = std::move(target), .text = std::move(to)});
@@ -144,7 +148,13 @@ void plan_root(Plan& plan, const HostFeatures& host, const CompileInputs& inputs
   root.scratch("tmp", 01777);
   root.scratch(relative(plan.home), 0755);
 
-  for (const Device& device : kDevices) root.device(device);
+  for (const Device& device : kDevices) {
+    // Mapped shared, the device is memory that only a cgroup counts. A file of zeros reads the same.
+    if (std::string_view{device.name} == "zero" && host.cgroup.version == CgroupVersion::none)
+      root.zeros("dev/zero", 1ULL << 40);
+    else
+      root.device(device);
+  }
   root.scratch("dev/shm", 01777);
   root.link("dev/fd", "/proc/self/fd");
   root.link("dev/stdin", "/proc/self/fd/0");

@@ -44,6 +44,7 @@ constexpr std::uint64_t kFileTypeMask = 0xf000, kFifo = 0x1000, kRegular = 0x800
 constexpr std::uint64_t kSetUid = 04000, kSetGid = 02000;
 constexpr std::uint64_t kOpenCreate = 0100, kOpenTemporary = 020'000'000;  // O_CREAT, the flag within O_TMPFILE
 constexpr std::uint64_t kRlimitCore = 4;
+constexpr std::uint64_t kMapSharedAnonymous = 0x21;
 constexpr std::uint64_t kNewListener = 8;
 constexpr std::uint64_t kMadvMergeable = 12;
 constexpr std::uint64_t kFSetPipeSize = 1031;
@@ -127,6 +128,10 @@ class RuleWriter {
       case madvise_advice:
         // KSM merges equal pages of different boxes, and the time of a write then tells what the other one holds.
         refuse({is(2, kMadvMergeable)});
+        return allow();
+      case mapping_flags:
+        // A shared object keeps all its pages while one of them is mapped: nobody but a cgroup sees the others.
+        if (!options_.memory_is_accounted) refuse({masked(3, kMapSharedAnonymous, kMapSharedAnonymous)});
         return allow();
       case pipe_size:
         if (!options_.memory_is_accounted) refuse({is(1, kFSetPipeSize)});

@@ -36,6 +36,7 @@ enum class Condition : std::uint8_t {
   mknodat_mode,       // the same; mode is argument 2
   seccomp_flags,      // not NEW_LISTENER
   madvise_advice,     // not MADV_MERGEABLE
+  mapping_flags,      // not shared anonymous memory, unless memory is accounted
   pipe_size,          // not F_SETPIPE_SZ, unless memory is accounted
   memory_accounted,   // only if memory is accounted
   cpus_free,          // only if affinity does not bind the CPU limit

@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 #include <linux/sched.h>
 #include <netinet/tcp.h>
+#include <sys/resource.h>
 #include <sys/ioctl.h>
 #include <sys/mman.h>
 #include <sys/prctl.h>
@@ -250,18 +251,60 @@ TEST(SyscallPolicy, devices_cannot_be_made) {
   for (std::uint64_t type = 0; type < 16; ++type) {
     const std::uint64_t mode = type << 12;
     const bool allowed = mode == 0 || mode == S_IFREG || mode == S_IFIFO || mode == S_IFSOCK;
-    for (const std::uint64_t extra : {std::uint64_t{0600}, kUpper | 06777, std::uint64_t{0xffff0000}}) {
+    for (const std::uint64_t extra : {std::uint64_t{0600}, kUpper | 01777, std::uint64_t{0xffff0000}}) {
       EXPECT_EQ(guest.answer("mknod", {0, mode | extra}), allowed ? kAllow : fails_with(EPERM)) << type;
       EXPECT_EQ(guest.answer("mknodat", {0, 0, mode | extra}), allowed ? kAllow : fails_with(EPERM)) << type;
     }
   }
 }
 
+// On a folder lent read-write a set-id file would stay, as its owner's.
+TEST(SyscallPolicy, set_id_bits_cannot_be_set) {
+  const Guest guest;
+  for (const std::uint64_t bit : Values{S_ISUID, S_ISGID}) {
+    for (const std::uint64_t upper : Values{0, kUpper}) {
+      const std::uint64_t mode = bit | 0755 | upper;
+      EXPECT_EQ(guest.answer("chmod", {0, mode}), fails_with(EPERM));
+      EXPECT_EQ(guest.answer("fchmod", {0, mode}), fails_with(EPERM));
+      EXPECT_EQ(guest.answer("fchmodat", {0, 0, mode}), fails_with(EPERM));
+      EXPECT_EQ(guest.answer("fchmodat2", {0, 0, mode}), fails_with(EPERM));
+      EXPECT_EQ(guest.answer("creat", {0, mode}), fails_with(EPERM));
+      EXPECT_EQ(guest.answer("mknod", {0, mode}), fails_with(EPERM));
+      EXPECT_EQ(guest.answer("mknodat", {0, 0, mode}), fails_with(EPERM));
+      for (const std::uint64_t flags : Values{O_CREAT | O_WRONLY, O_TMPFILE | O_RDWR}) {
+        EXPECT_EQ(guest.answer("open", {0, flags, mode}), fails_with(EPERM));
+        EXPECT_EQ(guest.answer("openat", {0, 0, flags | upper, mode}), fails_with(EPERM));
+      }
+      // Without them the mode is a register nobody set.
+      EXPECT_EQ(guest.answer("openat", {0, 0, O_RDONLY | O_DIRECTORY, mode}), kAllow);
+    }
+  }
+  EXPECT_EQ(guest.answer("chmod", {0, 01777}), kAllow);
+  EXPECT_EQ(guest.answer("openat", {0, 0, O_CREAT | O_WRONLY, 0644}), kAllow);
+  EXPECT_EQ(guest.answer("openat2", {0, 0, 0, 0}), fails_with(ENOSYS));
+}
+
+TEST(SyscallPolicy, limits_of_others_are_not_ours_to_set) {
+  const Guest guest;
+  EXPECT_EQ(guest.answer("prlimit64", {0, RLIMIT_NOFILE, 0x1000}), kAllow);
+  EXPECT_EQ(guest.answer("prlimit64", {1, RLIMIT_NOFILE, 0}), kAllow) << "reading";
+  EXPECT_EQ(guest.answer("prlimit64", {1, RLIMIT_NOFILE, 0x1000}), fails_with(EPERM));
+  EXPECT_EQ(guest.answer("prlimit64", {1 | kUpper, RLIMIT_NOFILE, 0x1'0000'0000}), fails_with(EPERM));
+}
+
+TEST(SyscallPolicy, the_limit_on_core_dumps_stays) {
+  const Guest guest;
+  EXPECT_EQ(guest.answer("prlimit64", {0, RLIMIT_CORE, 0x1000}), fails_with(0)) << "answered as done";
+  EXPECT_EQ(guest.answer("prlimit64", {0, RLIMIT_CORE | kUpper, 0x1'0000'0000}), fails_with(0));
+  EXPECT_EQ(guest.answer("setrlimit", {RLIMIT_CORE, 0x1000}), fails_with(0));
+  EXPECT_EQ(guest.answer("prlimit64", {0, RLIMIT_CORE, 0}), kAllow) << "reading";
+}
+
 TEST(SyscallPolicy, prctl_knows_its_options) {
   const Guest guest;
   for (const std::uint64_t option :
        Values{PR_SET_NAME, PR_SET_PDEATHSIG, PR_SET_NO_NEW_PRIVS, PR_SET_SECCOMP, PR_SET_DUMPABLE, PR_CAPBSET_READ,
-              PR_SET_CHILD_SUBREAPER, PR_SET_VMA, PR_SET_PTRACER}) {
+              PR_SET_CHILD_SUBREAPER, 0x53564d41 /* PR_SET_VMA */, PR_SET_PTRACER}) {
     EXPECT_EQ(guest.answer("prctl", {option}), kAllow) << option;
     EXPECT_EQ(guest.answer("prctl", {option | kUpper}), kAllow) << option;
   }

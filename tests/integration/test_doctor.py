@@ -9,11 +9,10 @@ from pathlib import Path
 
 import pytest
 
-LAYERS = re.findall(
-    r'^\s*\{Layer::\w+, "([\w-]+)"',
-    (Path(__file__).resolve().parents[2] / "src/policy/layer.h").read_text(),
-    re.MULTILINE,
-)
+LAYERS = [
+    *("user", "pid", "mount", "network", "ipc", "uts", "cgroup-namespace", "proc", "capabilities", "no-new-privs"),
+    *("seccomp", "landlock", "subordinate-ids", "cgroups", "apparmor"),
+]
 
 
 def doctor(pctx, *args, **options):

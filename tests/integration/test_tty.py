@@ -77,7 +77,6 @@ def test_window_size_is_the_callers(terminal):
     assert run.finish() == (0, b"33 99\r\n")
 
 
-@pytest.mark.xfail(strict=False, reason="a race: the size is set by the supervisor while the guest already runs")
 def test_window_size_is_there_from_the_start(terminal):
     assert {terminal("--", "stty", "size").finish() for _ in range(20)} == {(0, b"33 99\r\n")}
 

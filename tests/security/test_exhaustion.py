@@ -135,10 +135,7 @@ SHORT_LIVED = (
 )
 
 
-def test_cpu_time_counts_children_that_nobody_waits_for(inside, layers, request):
-    if not layers["cgroups"]["on"]:
-        reason = "the watchdog adds up living processes: what was reaped without a wait is forgotten"
-        request.applymarker(pytest.mark.xfail(strict=True, reason=reason))
+def test_cpu_time_counts_children_that_nobody_waits_for(inside):
     ended = inside(SHORT_LIVED, "--cpu-time", "1s")
     assert (ended.kind, ended.limit) == ("timed_out", "cpu-time") and "burnt" not in ended.stdout
 
@@ -173,7 +170,6 @@ def test_inotify_instances_are_bounded_inside(inside):
     assert int(count) > 0
 
 
-@pytest.mark.xfail(strict=True, reason="devpts is mounted without max=: one box can take most of the host's terminals")
 def test_pseudo_terminals_are_bounded(inside):
     code = (
         "import os\n"

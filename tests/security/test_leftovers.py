@@ -106,9 +106,6 @@ def test_kill_9_of_the_supervisor_leaves_nothing(sandbox_bin, pctx, marker):
 
 
 @pytest.mark.root_only
-@pytest.mark.xfail(
-    strict=True, reason="the process that holds the id map of a lent folder has no tie to the supervisor"
-)
 def test_kill_9_while_a_folder_is_lent_leaves_nothing(sandbox_bin, marker, tmp_path):
     lent = [word for n in range(40) for word in ("--ro", f"{tmp_path}:/lent{n}")]
     command = [sandbox_bin, "run", "-q", "--env", f"X={marker}", *lent, "--", "sleep", "100"]

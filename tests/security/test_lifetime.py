@@ -167,7 +167,6 @@ def test_guest_cannot_signal_init(inside):
     assert (ended.kind, ended.stdout) == ("exited", "7 True\n")
 
 
-@pytest.mark.xfail(strict=True, reason="prlimit64 reaches init: with no descriptors left to poll it never sees us go")
 def test_guest_cannot_blind_init(start, marker, tmp_path):
     code = (
         "import os, resource, time\n"
@@ -187,9 +186,6 @@ def test_guest_cannot_blind_init(start, marker, tmp_path):
 
 
 @pytest.mark.parametrize("call", ["resource.prlimit(1, resource.RLIMIT_CPU, (1, 1))"])
-@pytest.mark.xfail(
-    strict=True, reason="prlimit64 takes init's pid: the guest decides about the limits of our own process"
-)
 def test_guest_cannot_change_limits_of_init(inside, call):
     ended = inside(f"import resource\ntry: {call}\nexcept PermissionError as error: print(error.errno)")
     assert ended.stdout == "1\n" and ended.denied("prlimit64")
@@ -203,9 +199,6 @@ def test_guest_may_change_its_own_limits(inside):
 FLOOD = "import os\nout = os.fork()\nwhile True: os.write(1 if out else 2, b'y' * 4096)\n"
 
 
-@pytest.mark.xfail(
-    strict=True, reason="stdout and stderr are one pipe that nobody reads: the supervisor blocks in write()"
-)
 def test_time_limit_holds_while_nobody_reads_the_output(start, marker):
     read_end, write_end = os.pipe()
     fcntl.fcntl(write_end, fcntl.F_SETPIPE_SZ, 4096)
@@ -222,7 +215,6 @@ def test_time_limit_holds_while_nobody_reads_the_output(start, marker):
         os.close(write_end)
 
 
-@pytest.mark.xfail(strict=True, reason="the rest of the output is written with every signal blocked and no time limit")
 def test_supervisor_can_be_ended_while_nobody_reads_the_output(start, marker):
     process = start("run", "-q", "--timeout", "1s", "--output", "64M", "--", "sh", "-c", f"yes; : {marker}")
     assert wait_until(lambda: alive(marker))

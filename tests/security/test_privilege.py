@@ -121,7 +121,6 @@ def test_priority_of_the_caller_is_not_inherited_upwards(inside):
 
 
 @pytest.mark.root_only
-@pytest.mark.xfail(strict=True, reason="the guest inherits the caller's negative nice value and keeps it")
 def test_guest_of_a_privileged_caller_has_no_priority_over_others(inside):
     code = "import os; print(os.nice(0) >= 0)"
     assert inside(code, preexec_fn=lambda: os.nice(-5)).stdout == "True\n"
