@@ -111,6 +111,7 @@ for _ in range(20):
         time.sleep(60)
         os._exit(0)
     children.append(child)
+time.sleep(1)  # a watchdog needs a moment
 for child in children:
     os.kill(child, signal.SIGKILL)
 print(len(children), errno.errorcode.get(refused), flush=True)
@@ -123,6 +124,7 @@ try:
     for _ in range(20):
         threading.Thread(target=stop.wait, daemon=True).start()
         started += 1
+    time.sleep(1)
     print(started, None, flush=True)
 except RuntimeError:
     print(started, "EAGAIN", flush=True)
