@@ -96,6 +96,7 @@ class Supervisor {
   const SignalEvents signals_;
   OutputBudget budget_;
   BoxCgroup cgroup_;
+  CgroupUsage cgroup_usage_;
   Janitor janitor_;
   Spawned box_;
   Fd memory_event_, master_;
@@ -129,12 +130,14 @@ Result<void> Supervisor::start() {
   next_check_ = started_;
   box_ = PCTX_TRY(spawn(plan_, command_, {in.read_end.get(), out.write_end.get(), err.write_end.get()}, cgroup_.directory()));
   running_ = true;
-  // v1 directories are made while the box builds its root: it joins them just before it starts the guest.
-  if (plan_.cgroup.version == CgroupVersion::v1) cgroup_ = PCTX_TRY(BoxCgroup::make(plan_, name));
-  const std::vector<Fd> tasks = PCTX_TRY(cgroup_.open_tasks());
-  std::vector<int> numbers;
-  for (const Fd& fd : tasks) numbers.push_back(fd.get());
-  PCTX_TRY(admit(box_, numbers));
+  // v1 directories are made while the box makes its namespaces: it joins them after that.
+  if (plan_.cgroup.version == CgroupVersion::v1) {
+    cgroup_ = PCTX_TRY(BoxCgroup::make(plan_, name));
+    const std::vector<Fd> tasks = PCTX_TRY(cgroup_.open_tasks());
+    std::vector<int> numbers;
+    for (const Fd& fd : tasks) numbers.push_back(fd.get());
+    admit(box_, numbers);
+  }
   memory_event_ = cgroup_.watch_memory();
   janitor_ = Janitor::start(cgroup_);
   if (plan_.terminal) return {};  // the streams are the pty's, which comes with Message::terminal
@@ -184,12 +187,16 @@ void Supervisor::on_status() {
     case Message::ended:
       ended_ = true;
       verdict_.wait_status = frame.value;
-      // init is on its way out. The janitor may go meanwhile: should we be killed now, the next run sweeps.
+      // init is on its way out, and takes its time. The janitor may go meanwhile: should we be killed now, the next run
+      // sweeps.
       janitor_.release();
+      cgroup_usage_ = cgroup_.usage();
       break;
     case Message::listener: denials_.listen(std::move(fds[0]), plan_.policy.seccomp.has_value()); break;
     case Message::probes:
-      meter_ = TreeMeter{std::move(fds[0]), std::move(fds[1]), std::move(fds[2])};
+      meter_.watch_tree(std::move(fds[0]), std::move(fds[1]));
+      break;
+    case Message::sockets: meter_.watch_sockets(std::move(fds[0]));
       break;
     case Message::terminal:
       master_ = std::move(fds[0]);
@@ -301,7 +308,7 @@ Result<Ending> Supervisor::finish() {
   err_.drain(signals_.fd());
   if (budget_.exceeded && !over) verdict_.output_over = true;
   raw_.leave();
-  const CgroupUsage cgroup = cgroup_.usage();
+  const CgroupUsage cgroup = ended_ ? cgroup_usage_ : cgroup_.usage();
   janitor_.release();
   auto removed = cgroup_.remove();
   janitor_.dismiss();

@@ -95,7 +95,7 @@ Result<void> prepare_unified(const CgroupHost& host, int parent) {
   const std::string enabled = sys::try_read_file("cgroup.subtree_control", 4096, parent).value_or("");
   const std::string available = sys::try_read_file("cgroup.controllers", 4096, parent).value_or("");
   for (std::string_view controller : {"memory", "pids", "cpu", "io"}) {
-    if (enabled.find(controller) != std::string::npos || available.find(controller) == std::string::npos) continue;
+    if (sys::has_word(enabled, controller) || !sys::has_word(available, controller)) continue;
     auto written = sys::write_at(parent, "cgroup.subtree_control", fmt::format("+{}", controller));
     if (!written && controller != "io" && controller != "cpu") return written;
   }
@@ -150,11 +150,17 @@ Result<BoxCgroup> BoxCgroup::make(const Plan& plan, const std::string& box_name)
     auto written = sys::write_at(where->directory.get(), write.file, write.value);
     if (!written && !(write.optional && written.error().code == ENOENT)) return std::move(written).error();
   }
-  if (cgroup.version_ == CgroupVersion::v2)
+  if (cgroup.version_ == CgroupVersion::v2) {
+    // Not every device can be throttled; if none can, nothing would be.
+    std::optional<Error> refused;
+    bool taken = false;
     for (const std::string& line : io_lines(plan.policy.limits)) {
-      // Not every device can be throttled (ENODEV); at least one write must have been taken, checked by io.max itself.
-      (void)sys::write_at(cgroup.parts_[0].directory.get(), "io.max", line);
+      auto written = sys::write_at(cgroup.parts_[0].directory.get(), "io.max", line);
+      taken |= written.has_value();
+      if (!written) refused = std::move(written).error();
     }
+    if (refused && !taken && !plan.policy.allow_degraded.test(index(Layer::cgroups))) return *std::move(refused);
+  }
   return cgroup;
 }
 

@@ -18,10 +18,13 @@ struct TreeUsage {
 
 class TreeMeter {
  public:
-  TreeMeter() = default;
-  // The box's /proc, a directory of its tmpfs, and a NETLINK_SOCK_DIAG socket of its network namespace.
-  TreeMeter(Fd proc, Fd scratch, Fd diag)
-      : proc_(std::move(proc)), scratch_(std::move(scratch)), diag_(std::move(diag)) {}
+  // The box's /proc and a directory of its tmpfs.
+  void watch_tree(Fd proc, Fd scratch) {
+    proc_ = std::move(proc);
+    scratch_ = std::move(scratch);
+  }
+  // A NETLINK_SOCK_DIAG socket of its network namespace.
+  void watch_sockets(Fd diag) { diag_ = std::move(diag); }
 
   explicit operator bool() const { return static_cast<bool>(proc_); }
   // `limit` is where counting shared pages twice starts to matter: only above it is the exact, dearer figure taken.

@@ -1,8 +1,6 @@
-// The only code that runs between clone and exec, first half: pid 1 of the new box builds it, forks the guest and
-// becomes init. No allocation, string, lock, log or exception here: a threaded parent may have left any lock taken.
+// The only code that runs between clone and exec, first half: pid 1 of the new box forks the guest's process, builds the
+// root and becomes init. No allocation, string, lock, log or exception here: a threaded parent may have left any lock taken.
 #include <fcntl.h>
-#include <linux/netlink.h>
-#include <net/if.h>
 #include <sys/ioctl.h>
 #include <sys/mount.h>
 #include <sys/prctl.h>
@@ -48,7 +46,7 @@ void fail(const ChildPlan& plan, Step step, std::size_t index) noexcept {
 namespace {
 
 // Waits for one message of the parent; at most 4 descriptors come with it.
-int receive(const ChildPlan& plan, Message expected, int* fds) noexcept {
+int receive(int channel, Message expected, int* fds) noexcept {
   StatusFrame frame;
   iovec data{&frame, sizeof frame};
   alignas(cmsghdr) char control[CMSG_SPACE(4 * sizeof(int))];
@@ -58,7 +56,7 @@ int receive(const ChildPlan& plan, Message expected, int* fds) noexcept {
   message.msg_iovlen = 1;
   message.msg_control = control;
   message.msg_controllen = sizeof control;
-  const ssize_t got = ::recvmsg(plan.status, &message, MSG_CMSG_CLOEXEC);
+  const ssize_t got = ::recvmsg(channel, &message, MSG_CMSG_CLOEXEC);
   // The parent is gone or gave up: nobody is left to tell.
   if (got != sizeof frame || frame.kind != expected) ::_exit(127);
   const cmsghdr* header = CMSG_FIRSTHDR(&message);
@@ -69,14 +67,13 @@ int receive(const ChildPlan& plan, Message expected, int* fds) noexcept {
 }
 
 // Before 5.12 there is no mount_setattr, and the old remount works only on a mount that is attached.
-bool remount(int mount, std::uint64_t attributes) noexcept {
+bool remount(int root, const char* target, std::uint64_t attributes) noexcept {
   unsigned long flags = MS_REMOUNT | MS_BIND;
   if ((attributes & abi::kMountRdonly) != 0) flags |= MS_RDONLY;
   if ((attributes & abi::kMountNosuid) != 0) flags |= MS_NOSUID;
   if ((attributes & abi::kMountNodev) != 0) flags |= MS_NODEV;
   if ((attributes & abi::kMountNoexec) != 0) flags |= MS_NOEXEC;
-  if (::fchdir(mount) != 0) return false;  // "." is the mount's root: no path of the host is needed
-  return ::mount(nullptr, ".", nullptr, flags, nullptr) == 0;
+  return ::fchdir(root) == 0 && ::mount(nullptr, target, nullptr, flags, nullptr) == 0;
 }
 
 // Nothing is ever visible with looser flags than it should have: they are set before it is attached.
@@ -85,7 +82,7 @@ bool attach(int tree, int root, const char* target, std::uint64_t attributes) no
   const bool set = abi::mount_setattr(tree, abi::kAtRecursive, attr) == 0;
   if (!set && errno != ENOSYS) return false;
   if (abi::move_mount(tree, root, target) != 0) return false;
-  return set || remount(tree, attributes);
+  return set || remount(root, target, attributes);
 }
 
 int new_filesystem(const char* type, const char* const* options, std::uint64_t attributes) noexcept {
@@ -136,16 +133,6 @@ void clone_binds(ChildPlan& plan) noexcept {
   }
 }
 
-void become_guest_ids(const ChildPlan& plan) noexcept {
-  if (!plan.set_ids) return;
-  // Raw calls: glibc's wrappers signal all threads of a process that we are only a copy of.
-  if (plan.drop_groups && ::syscall(SYS_setgroups, 0, nullptr) != 0) fail(plan, Step::ids, 0);
-  if (::syscall(SYS_setresgid, plan.uid, plan.uid, plan.uid) != 0) fail(plan, Step::ids, 1);
-  // Our own capabilities survive: they are lost only when the uid changes from the namespace's root to another.
-  if (plan.uid != 0 && ::prctl(PR_SET_KEEPCAPS, 1, 0, 0, 0) != 0) fail(plan, Step::ids, 2);
-  if (::syscall(SYS_setresuid, plan.uid, plan.uid, plan.uid) != 0) fail(plan, Step::ids, 3);
-}
-
 int make_proc(const ChildPlan& plan, const ChildOp& op, int root, std::size_t at) noexcept {
   const int proc = new_filesystem("proc", nullptr, op.attributes & ~abi::kMountRdonly);
   if (proc < 0) fail(plan, Step::proc, at);
@@ -155,10 +142,8 @@ int make_proc(const ChildPlan& plan, const ChildOp& op, int root, std::size_t at
     if (!write_file(proc, plan.settings[i], value, std::strlen(value), 0, 0) && errno != ENOENT)
       fail(plan, Step::setting, i / 2);
   }
-  // The guest sees a read-only clone; the first one stays ours, for attr/exec.
-  const int shown = abi::open_tree(proc, "", abi::kOpenTreeClone | abi::kOpenTreeCloexec | AT_EMPTY_PATH);
-  if (shown < 0 || !attach(shown, root, op.target, op.attributes)) fail(plan, Step::proc, at);
-  ::close(shown);
+  // Read-only from here on.
+  if (!attach(proc, root, op.target, op.attributes)) fail(plan, Step::proc, at);
   return proc;
 }
 
@@ -240,57 +225,39 @@ int build_root(ChildPlan& plan, int& proc, int& init) noexcept {
   return root;
 }
 
-void loopback_up(const ChildPlan& plan) noexcept {
-  const int socket = ::socket(AF_INET, SOCK_DGRAM | SOCK_CLOEXEC, 0);
-  ifreq request;
-  std::memset(&request, 0, sizeof request);
-  std::memcpy(request.ifr_name, "lo", 3);
-  request.ifr_flags = IFF_UP | IFF_RUNNING;
-  if (socket < 0 || ::ioctl(socket, SIOCSIFFLAGS, &request) != 0) fail(plan, Step::loopback);
-  ::close(socket);
-}
-
-// What takes the kernel long and nothing of the guest's own preparation needs: done while the guest prepares itself on
-// another CPU. It does not run before we are through.
+// What nothing of the guest's own preparation needs.
 void close_box(const ChildPlan& plan, int root) noexcept {
   // The old root lies over the new one at "." and is detached from there: no path leads back to it.
   if (::fchdir(root) != 0 || ::umount2(".", MNT_DETACH) != 0 || ::chdir("/") != 0) fail(plan, Step::pivot, 1);
   constexpr std::uint64_t kSealed = abi::kMountRdonly | abi::kMountNosuid | abi::kMountNodev;
   // Not recursive: the scratch folders are mounts of their own and stay writable.
-  if (abi::mount_setattr(root, 0, {kSealed, 0, 0, 0}) != 0 && (errno != ENOSYS || !remount(root, kSealed)))
+  if (abi::mount_setattr(root, 0, {kSealed, 0, 0, 0}) != 0 && (errno != ENOSYS || !remount(root, ".", kSealed)))
     fail(plan, Step::pivot, 2);
   for (std::size_t i = 0; i < plan.op_count; ++i)
     if (plan.ops[i].kind == RootOpKind::mask) mask(plan, plan.ops[i], root, i);
   if (::chdir("/") != 0) fail(plan, Step::pivot, 3);
-  if (plan.new_uts && ::sethostname(plan.hostname, plan.hostname_size) != 0) fail(plan, Step::hostname);
-  if (plan.new_network) loopback_up(plan);
 }
 
-void join_cgroups(const ChildPlan& plan) noexcept {
+// init must not stay in the host's: /proc/1/net would show the guest the host's connections.
+// By descriptor: the guest's process has given up too much by now for us to look into it.
+void join_namespaces(const ChildPlan& plan, int sync) noexcept {
   int fds[4];
-  const int count = receive(plan, Message::cgroups, fds);
-  for (int i = 0; i < count; ++i) {
-    // "0" is the writer itself: 0.05 ms here, against 8 to 12 ms when another process writes our pid.
-    if (::write(fds[i], "0", 1) != 1) fail(plan, Step::cgroup, static_cast<std::size_t>(i));
-    ::close(fds[i]);
-  }
+  const int count = receive(sync, Message::namespaces, fds);
+  for (int i = 0; i < count; ++i)
+    if (::setns(fds[i], 0) != 0) fail(plan, Step::namespaces, 1);
 }
 
 // For limits that no cgroup binds, the supervisor looks in from outside.
 void send_probes(const ChildPlan& plan, int root, int proc) noexcept {
-  const int fds[3] = {proc, ::openat(root, "tmp", O_PATH | O_DIRECTORY | O_CLOEXEC),
-                      ::socket(AF_NETLINK, SOCK_RAW | SOCK_CLOEXEC, NETLINK_SOCK_DIAG)};
-  // A kernel without sock_diag keeps us from counting socket buffers, not from running.
-  const std::size_t count = fds[2] < 0 ? 2 : 3;
-  if (!send_frame(plan.status, {Message::probes, Step::handshake, 0, 0, 0}, fds, count)) fail(plan, Step::handshake, 1);
+  const int fds[2] = {proc, ::openat(root, "tmp", O_PATH | O_DIRECTORY | O_CLOEXEC)};
+  if (!send_frame(plan.status, {Message::probes, Step::handshake, 0, 0, 0}, fds, 2)) fail(plan, Step::handshake, 1);
   ::close(fds[1]);
-  if (count == 3) ::close(fds[2]);
 }
 
-[[noreturn]] void become_init(const ChildPlan& plan, int init, int ready_write) noexcept {
-  // init needs the socket and the ready pipe, at fixed numbers, and nothing else.
+[[noreturn]] void become_init(const ChildPlan& plan, int init, int sync) noexcept {
+  // init needs the two sockets, at fixed numbers, and nothing else.
   const int status = ::fcntl(plan.status, F_DUPFD, 16);
-  const int ready = ::fcntl(ready_write, F_DUPFD, 16);
+  const int ready = ::fcntl(sync, F_DUPFD, 16);
   const int program = ::fcntl(init, F_DUPFD_CLOEXEC, 16);
   if (status < 0 || ready < 0 || program < 0) fail(plan, Step::init, 2);
   if (::dup2(status, kInitStatusFd) < 0 || ::dup2(ready, kInitReadyFd) < 0 || ::dup2(program, 5) < 0 ||
@@ -307,30 +274,52 @@ void send_probes(const ChildPlan& plan, int root, int proc) noexcept {
 
 }  // namespace
 
+void become_guest_ids(const ChildPlan& plan) noexcept {
+  if (!plan.set_ids) return;
+  // Raw calls: glibc's wrappers signal all threads of a process that we are only a copy of.
+  if (plan.drop_groups && ::syscall(SYS_setgroups, 0, nullptr) != 0) fail(plan, Step::ids, 0);
+  if (::syscall(SYS_setresgid, plan.uid, plan.uid, plan.uid) != 0) fail(plan, Step::ids, 1);
+  // Our own capabilities survive: they are lost only when the uid changes from the namespace's root to another.
+  if (plan.uid != 0 && ::prctl(PR_SET_KEEPCAPS, 1, 0, 0, 0) != 0) fail(plan, Step::ids, 2);
+  if (::syscall(SYS_setresuid, plan.uid, plan.uid, plan.uid) != 0) fail(plan, Step::ids, 3);
+}
+
+void join_cgroups(const ChildPlan& plan, int channel) noexcept {
+  int fds[4];
+  const int count = receive(channel, Message::cgroups, fds);
+  for (int i = 0; i < count; ++i) {
+    // "0" is the writer itself: 0.05 ms here, against 8 to 12 ms when another process writes our pid.
+    if (::write(fds[i], "0", 1) != 1) fail(plan, Step::cgroup, static_cast<std::size_t>(i));
+    ::close(fds[i]);
+  }
+}
+
 void run_child(ChildPlan& plan) noexcept {
-  int proc = -1;
-  int init = -1;
-  // A network namespace takes the kernel longer than all the others: made here, the parent maps our ids meanwhile.
-  if (plan.late_namespaces != 0 && ::unshare(plan.late_namespaces) != 0) fail(plan, Step::namespaces);
-  clone_binds(plan);
-  (void)receive(plan, Message::go, nullptr);
-  become_guest_ids(plan);
-  const int root = build_root(plan, proc, init);
-  if (plan.send_probes) send_probes(plan, root, proc);
-  // After joining, so that the box's own cgroup is the root of what it sees.
-  join_cgroups(plan);
-  if (plan.cgroup_namespace && ::unshare(CLONE_NEWCGROUP) != 0 && !plan.cgroup_namespace_optional)
-    fail(plan, Step::cgroup_namespace);
-  int ready[2];
-  if (::pipe2(ready, O_CLOEXEC) != 0) fail(plan, Step::fork);
+  int sync[2];
+  if (::socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, sync) != 0) fail(plan, Step::fork);
+  // By descriptor: the guest's process may look for its own entries after we have left the host's root.
+  const int host_proc = ::open("/proc", O_PATH | O_DIRECTORY | O_CLOEXEC);
+  if (host_proc < 0) fail(plan, Step::fork, 2);
   const long guest = ::syscall(SYS_clone, SIGCHLD, nullptr, nullptr, nullptr, nullptr);
   if (guest < 0) fail(plan, Step::fork, 1);
   if (guest == 0) {
-    ::close(ready[1]);
-    run_guest(plan, ready[0], proc);
+    ::close(sync[0]);
+    run_guest(plan, sync[1], host_proc);
   }
+  ::close(sync[1]);
+  ::close(host_proc);
+  int proc = -1;
+  int init = -1;
+  clone_binds(plan);
+  (void)receive(plan.status, Message::go, nullptr);
+  become_guest_ids(plan);
+  const int root = build_root(plan, proc, init);
+  if (::send(sync[0], "r", 1, MSG_NOSIGNAL) != 1) ::_exit(127);
+  if (plan.send_probes) send_probes(plan, root, proc);
   close_box(plan, root);
-  become_init(plan, init, ready[1]);
+  if (plan.guest_channel >= 0) join_cgroups(plan, plan.status);
+  join_namespaces(plan, sync[0]);
+  become_init(plan, init, sync[0]);
 }
 
 }  // namespace pctx

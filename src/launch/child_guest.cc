@@ -2,7 +2,9 @@
 // command. The order is the point; each step says what it must come after.
 #include <fcntl.h>
 #include <linux/capability.h>
+#include <linux/netlink.h>
 #include <linux/securebits.h>
+#include <net/if.h>
 #include <sys/ioctl.h>
 #include <sys/prctl.h>
 #include <sys/socket.h>
@@ -19,8 +21,64 @@ namespace pctx {
 namespace {
 
 constexpr int kStatus = 3;
-constexpr int kReady = 4;
-constexpr int kProc = 5;
+constexpr int kSync = 4;
+
+void loopback_up(const ChildPlan& plan) noexcept {
+  const int socket = ::socket(AF_INET, SOCK_DGRAM | SOCK_CLOEXEC, 0);
+  ifreq request;
+  std::memset(&request, 0, sizeof request);
+  std::memcpy(request.ifr_name, "lo", 3);
+  request.ifr_flags = IFF_UP | IFF_RUNNING;
+  if (socket < 0 || ::ioctl(socket, SIOCSIFFLAGS, &request) != 0) fail(plan, Step::loopback);
+  ::close(socket);
+}
+
+// A network namespace takes the kernel longer than all mounts together.
+void make_namespaces(const ChildPlan& plan) noexcept {
+  if (plan.late_namespaces != 0 && ::unshare(plan.late_namespaces) != 0) fail(plan, Step::namespaces);
+  if (plan.new_uts && ::sethostname(plan.hostname, plan.hostname_size) != 0) fail(plan, Step::hostname);
+  if (plan.new_network) loopback_up(plan);
+  if (plan.send_probes) {
+    const int diag = ::socket(AF_NETLINK, SOCK_RAW | SOCK_CLOEXEC, NETLINK_SOCK_DIAG);
+    // A kernel without it keeps the supervisor from counting socket buffers, not the box from running.
+    if (diag >= 0 && !send_frame(plan.status, {Message::sockets, Step::handshake, 0, 0, 0}, &diag, 1))
+      fail(plan, Step::handshake, 2);
+    ::close(diag);
+  }
+  // After joining, so that the box's own cgroup is the root of what it sees.
+  if (plan.guest_channel >= 0) join_cgroups(plan, plan.guest_channel);
+  if (plan.cgroup_namespace && ::unshare(CLONE_NEWCGROUP) != 0 && !plan.cgroup_namespace_optional)
+    fail(plan, Step::cgroup_namespace);
+}
+
+// init follows us into them.
+void hand_over_namespaces(const ChildPlan& plan, int sync, int host_proc) noexcept {
+  struct Kind {
+    int flag;
+    const char* path;
+  };
+  static constexpr Kind kKinds[] = {
+      {CLONE_NEWNET, "self/ns/net"}, {CLONE_NEWIPC, "self/ns/ipc"}, {CLONE_NEWUTS, "self/ns/uts"}};
+  int fds[3];
+  std::size_t count = 0;
+  for (const Kind& kind : kKinds)
+    if ((plan.late_namespaces & kind.flag) != 0) {
+      fds[count] = ::openat(host_proc, kind.path, O_RDONLY | O_CLOEXEC);
+      if (fds[count++] < 0) fail(plan, Step::namespaces, 2);
+    }
+  if (!send_frame(sync, {Message::namespaces, Step::namespaces, 0, 0, 0}, fds, count)) ::_exit(127);
+  while (count > 0) ::close(fds[--count]);
+}
+
+// Takes effect at our next exec. Through the host's /proc: that of the box is read-only.
+void choose_profile(const ChildPlan& plan, int host_proc) noexcept {
+  if (plan.apparmor == nullptr) return;
+  int fd = ::openat(host_proc, "self/attr/apparmor/exec", O_WRONLY | O_CLOEXEC);
+  if (fd < 0) fd = ::openat(host_proc, "self/attr/exec", O_WRONLY | O_CLOEXEC);
+  const std::size_t size = std::strlen(plan.apparmor);
+  if (fd < 0 || ::write(fd, plan.apparmor, size) != static_cast<ssize_t>(size)) fail(plan, Step::apparmor);
+  ::close(fd);
+}
 
 // A pty of the box's own devpts: the caller's terminal is never the guest's (TIOCSTI), and ttyname() works inside.
 void open_terminal(ChildPlan& plan) noexcept {
@@ -36,21 +94,21 @@ void open_terminal(ChildPlan& plan) noexcept {
 }
 
 // Everything that is not on this list is closed: a descriptor that the caller left open is a way out (CVE-2024-21626).
-void arrange_descriptors(ChildPlan& plan, int ready, int proc) noexcept {
+void arrange_descriptors(ChildPlan& plan, int sync) noexcept {
   constexpr int kHigh = 64;
-  const int wanted[6] = {plan.std_fds[0], plan.std_fds[1], plan.std_fds[2], plan.status, ready, proc};
-  int high[6];
-  for (int i = 0; i < 6; ++i) {
-    high[i] = wanted[i] < 0 ? -1 : ::fcntl(wanted[i], F_DUPFD, kHigh);
-    if (high[i] < 0 && wanted[i] >= 0) fail(plan, Step::descriptors, static_cast<std::size_t>(i));
+  const int wanted[5] = {plan.std_fds[0], plan.std_fds[1], plan.std_fds[2], plan.status, sync};
+  int high[5];
+  for (int i = 0; i < 5; ++i) {
+    high[i] = ::fcntl(wanted[i], F_DUPFD, kHigh);
+    if (high[i] < 0) fail(plan, Step::descriptors, static_cast<std::size_t>(i));
   }
-  for (int i = 0; i < 6; ++i)
-    if (high[i] >= 0 && ::dup3(high[i], i, i < 3 ? 0 : O_CLOEXEC) < 0) {
+  for (int i = 0; i < 5; ++i)
+    if (::dup3(high[i], i, i < 3 ? 0 : O_CLOEXEC) < 0) {
       plan.status = high[3];
       fail(plan, Step::descriptors, static_cast<std::size_t>(i));
     }
   plan.status = kStatus;
-  if (abi::close_range(proc < 0 ? kProc : kProc + 1, ~0U, 0) != 0) fail(plan, Step::descriptors, 6);
+  if (abi::close_range(kSync + 1, ~0U, 0) != 0) fail(plan, Step::descriptors, 6);
 }
 
 // What the caller ignores, prefers or is allowed must not become the guest's.
@@ -117,11 +175,17 @@ void apply_filter(const ChildPlan& plan) noexcept {
 
 }  // namespace
 
-void run_guest(const ChildPlan& given, int ready, int proc) noexcept {
+void run_guest(const ChildPlan& given, int sync, int host_proc) noexcept {
   ChildPlan plan = given;  // descriptors move
+  choose_profile(plan, host_proc);
+  make_namespaces(plan);
+  hand_over_namespaces(plan, sync, host_proc);
+  char byte;
+  if (::read(sync, &byte, 1) != 1) ::_exit(127);  // pid 1 has said why
+  become_guest_ids(plan);
   if (::setsid() < 0) fail(plan, Step::descriptors, 7);
   if (plan.terminal) open_terminal(plan);
-  arrange_descriptors(plan, ready, proc);
+  arrange_descriptors(plan, sync);
   reset_inheritance(plan);
   if (::chdir(plan.workdir) != 0) fail(plan, Step::workdir);
   if (plan.pin && ::syscall(SYS_sched_setaffinity, 0, sizeof plan.cpus, &plan.cpus) != 0) fail(plan, Step::affinity);
@@ -131,13 +195,6 @@ void run_guest(const ChildPlan& given, int ready, int proc) noexcept {
   }
   // Session keyrings cross every namespace: without a new one the guest holds the caller's keys.
   if (plan.keyring && abi::join_session_keyring() < 0 && errno != ENOSYS) fail(plan, Step::keyring);
-  if (plan.apparmor != nullptr) {
-    int fd = ::openat(kProc, "self/attr/apparmor/exec", O_WRONLY | O_CLOEXEC);
-    if (fd < 0) fd = ::openat(kProc, "self/attr/exec", O_WRONLY | O_CLOEXEC);
-    const std::size_t size = std::strlen(plan.apparmor);
-    if (fd < 0 || ::write(fd, plan.apparmor, size) != static_cast<ssize_t>(size)) fail(plan, Step::apparmor);
-    ::close(fd);
-  }
   drop_capabilities(plan);
   // After the capabilities, before Landlock and seccomp, which an unprivileged process may only use with it.
   if (::prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) != 0) fail(plan, Step::no_new_privs);
@@ -146,8 +203,7 @@ void run_guest(const ChildPlan& given, int ready, int proc) noexcept {
   apply_filter(plan);
   // Until pid 1 has detached the old root, become init and closed itself to /proc, the guest must not run. End of file
   // is the sign.
-  char byte;
-  while (::read(kReady, &byte, 1) < 0 && errno == EINTR) {
+  while (::read(kSync, &byte, 1) < 0 && errno == EINTR) {
   }
   sigset_t none;
   ::sigemptyset(&none);

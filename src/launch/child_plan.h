@@ -53,11 +53,13 @@ enum class Message : std::uint32_t {
   failure = 1,  // step, index, value = errno
   ended,        // value = wait status of the guest
   listener,     // + seccomp listener
-  probes,       // + /proc of the box, + a directory of its scratch space, + a socket that lists its sockets
+  probes,       // + /proc of the box, + a directory of its scratch space
+  sockets,      // + a socket that lists the box's sockets
   terminal,     // + pty master
   go,           // parent: the ids are mapped
-  cgroups,      // parent: + descriptors of the v1 `tasks` files, or none
+  cgroups,      // parent: + descriptors of the v1 `tasks` files
   signal,       // parent: value = signal for the guest
+  namespaces,   // guest to pid 1: + its namespaces
 };
 
 struct StatusFrame {
@@ -97,6 +99,7 @@ struct ChildRule {
 
 struct ChildPlan {
   int status;                  // our end of the status socket
+  int guest_channel;           // v1: where the guest receives Message::cgroups, as init does on `status`; else -1
   int std_fds[3];
   ChildOp* ops;
   std::size_t op_count;
@@ -132,11 +135,18 @@ struct ChildPlan {
 };
 static_assert(std::is_trivially_copyable_v<ChildPlan> && std::is_trivially_destructible_v<ChildPlan>);
 
-// Runs in the child and never returns: the first half as pid 1 of the box, then init; the guest's half in its fork.
+// Runs in the child and never returns. It forks at once: pid 1 of the box builds its root and becomes init, while the
+// guest's process (child_guest.cc) makes the namespaces that take the kernel long and gives up its rights. They meet
+// three times over `sync`: the guest tells that its namespaces are there, pid 1 that the root is, and the end of pid 1's
+// side, when it has become init, lets the guest run.
 [[noreturn]] void run_child(ChildPlan& plan) noexcept;
-// The guest's half, in child_guest.cc.
-[[noreturn]] void run_guest(const ChildPlan& plan, int ready, int proc) noexcept;
+[[noreturn]] void run_guest(const ChildPlan& plan, int sync, int host_proc) noexcept;
+
+// For both halves.
 [[noreturn]] void fail(const ChildPlan& plan, Step step, std::size_t index = 0) noexcept;
 bool send_frame(int socket, const StatusFrame& frame, const int* fds = nullptr, std::size_t count = 0) noexcept;
+void become_guest_ids(const ChildPlan& plan) noexcept;
+// Receives Message::cgroups on `channel` and enters them.
+void join_cgroups(const ChildPlan& plan, int channel) noexcept;
 
 }  // namespace pctx

@@ -201,6 +201,14 @@ Result<Spawned> spawn(const Plan& plan, const Command& command, std::array<int, 
   Fd ours{pair[0]}, theirs{pair[1]};
   child.status = theirs.get();
   Spawned box;
+  Fd guest_end;
+  child.guest_channel = -1;
+  if (plan.cgroup.version == CgroupVersion::v1) {
+    if (::socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, pair) != 0) return os_error("cannot make a socket pair");
+    box.guest_channel = Fd{pair[0]};
+    guest_end = Fd{pair[1]};
+    child.guest_channel = guest_end.get();
+  }
   int pidfd = -1;
   abi::CloneArgs args{};
   args.flags = (plan.namespaces & ~kLateNamespaces) | CLONE_PIDFD | abi::kCloneClearSighand;
@@ -215,6 +223,7 @@ Result<Spawned> spawn(const Plan& plan, const Command& command, std::array<int, 
     const long pid = abi::clone3(args);
     if (pid == 0) {
       ::close(ours.get());
+      ::close(box.guest_channel.get());
       run_child(child);
     }
     if (pid < 0) return explain_clone_failure(errno);
@@ -232,9 +241,9 @@ Result<Spawned> spawn(const Plan& plan, const Command& command, std::array<int, 
   return box;
 }
 
-Result<void> admit(const Spawned& box, std::span<const int> tasks) {
-  (void)send_frame(box.status.get(), {Message::cgroups, Step::handshake, 0, 0, 0}, tasks.data(), tasks.size());
-  return {};
+void admit(const Spawned& box, std::span<const int> tasks) {
+  for (const int channel : {box.guest_channel.get(), box.status.get()})
+    (void)send_frame(channel, {Message::cgroups, Step::handshake, 0, 0, 0}, tasks.data(), tasks.size());
 }
 
 }  // namespace pctx

@@ -21,14 +21,15 @@ struct Command {
 struct Spawned {
   pid_t pid = -1;  // of the box's init, as the host sees it
   Fd pidfd;
-  Fd status;  // StatusFrames
+  Fd status;         // StatusFrames
+  Fd guest_channel;  // v1: the guest's own copy of the way into its cgroups
 };
 
 // `std_fds` are the guest's 0, 1 and 2. `cgroup` is the directory to start in (v2), or -1.
 Result<Spawned> spawn(const Plan& plan, const Command& command, std::array<int, 3> std_fds, int cgroup);
 
-// v1: hands over the `tasks` descriptors that the box joins by. Must follow spawn; an empty list where there are none.
-Result<void> admit(const Spawned& box, std::span<const int> tasks);
+// v1: hands over the `tasks` descriptors that the box joins by. Must follow spawn there.
+void admit(const Spawned& box, std::span<const int> tasks);
 
 // Words for a failure that the child reported.
 Error describe_failure(const StatusFrame& frame, const Plan& plan, const Command& command);

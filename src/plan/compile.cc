@@ -160,7 +160,7 @@ Result<Plan> compile(const Policy& policy, const HostFeatures& host, const Compi
   plan.terminal = inputs.terminal;
   plan_namespaces(plan, inputs);
   plan_ids(plan, host, inputs);
-  plan_root(plan, host, inputs);
+  PCTX_TRY(plan_root(plan, host, inputs));
   PCTX_TRY(plan_limits(plan, host));
   plan_landlock(plan, host);
   PCTX_TRY(plan_filter(plan, host, inputs));

@@ -18,7 +18,7 @@ HostFeatures root_host() {
   host.kernel_minor = 18;
   host.landlock_abi = 7;
   host.first_free_id = 0x70000000;
-  host.cgroup = {.version = CgroupVersion::v2, .unified = "/sys/fs/cgroup"};
+  host.cgroup = {.version = CgroupVersion::v2, .unified = "/sys/fs/cgroup", .cpu_controller = true, .io_controller = true};
   host.system = {{"/usr", PathKind::directory, ""},
                  {"/bin", PathKind::link, "usr/bin"},
                  {"/lib64", PathKind::link, "usr/lib64"},
@@ -178,6 +178,29 @@ TEST(Limits, what_only_cgroups_can_bind_is_refused_without_them) {
     policy.allow_degraded.set(index(Layer::cgroups));
     EXPECT_TRUE(compile(policy, user_host(), {}));
   }
+}
+
+TEST(Limits, what_systemd_did_not_delegate_is_not_promised) {
+  HostFeatures host = root_host();
+  host.cgroup.cpu_controller = host.cgroup.io_controller = false;
+  const auto plan = compile({}, host, {});
+  ASSERT_TRUE(plan);
+  EXPECT_EQ(plan->pin_cpus, 1U);
+  for (const CgroupWrite& write : plan->cgroup_writes) EXPECT_NE(write.file, "cpu.max");
+  Policy policy;
+  policy.limits.io_write = 1_MiB;
+  EXPECT_FALSE(compile(policy, host, {}));
+}
+
+TEST(Root, an_old_kernel_lends_no_tree_that_would_stay_writable_inside) {
+  HostFeatures host = root_host();
+  host.kernel_major = 5;
+  host.kernel_minor = 10;
+  ASSERT_TRUE(compile({}, host, {}));
+  host.mount_points = {"/", "/usrlocal", "/usr/local"};
+  const auto refused = compile({}, host, {});
+  ASSERT_FALSE(refused);
+  EXPECT_NE(refused.error().what.find("/usr/local"), std::string::npos);
 }
 
 TEST(Limits, v1_cannot_throttle_buffered_writes_and_says_so) {

@@ -11,6 +11,9 @@ namespace {
 
 constexpr std::uint64_t kCpuPeriod = 100'000;  // microseconds; the kernel's own default
 
+constexpr const char* kCgroupFix =
+    "see 'pctx-sandbox doctor' for how to lend cgroups, or accept it with --allow-degraded cgroups";
+
 std::uint64_t cpu_quota(std::uint32_t thousandths) {
   return std::max<std::uint64_t>(1000, thousandths * kCpuPeriod / 1000);  // the kernel refuses less than 1 ms
 }
@@ -35,26 +38,39 @@ void v2_writes(Plan& plan) {
   writes.push_back({"memory", "memory.swap.max", "0", true});
   writes.push_back({"memory", "memory.oom.group", "1"});
   writes.push_back({"pids", "pids.max", std::to_string(limits.pids + 1)});
-  writes.push_back({"cpu", "cpu.max", fmt::format("{} {}", cpu_quota(limits.cpus), kCpuPeriod)});
+  if (plan.cgroup.cpu_controller)
+    writes.push_back({"cpu", "cpu.max", fmt::format("{} {}", cpu_quota(limits.cpus), kCpuPeriod)});
+}
+
+// Whole CPUs by affinity, which the filter then keeps; a part of one cannot be had that way.
+Result<void> pin_cpus(Plan& plan, const HostFeatures& host, const std::string& why) {
+  const std::uint32_t cpus = plan.policy.limits.cpus;
+  if (cpus % 1000 != 0 && !plan.policy.allow_degraded.test(index(Layer::cgroups)))
+    return unavailable(fmt::format("--cpus {}: a part of a CPU needs the cpu cgroup: {}", format_cpus(cpus), why),
+                       fmt::format("give a whole number of CPUs; {}", kCgroupFix));
+  const unsigned whole = std::max(1U, (cpus + 999) / 1000);
+  if (whole < host.cpus) plan.pin_cpus = whole;
+  return {};
+}
+
+Result<void> check_io(const Plan& plan) {
+  const Limits& limits = plan.policy.limits;
+  if ((!limits.io_read && !limits.io_write) || plan.policy.allow_degraded.test(index(Layer::cgroups))) return {};
+  if (plan.cgroup.version == CgroupVersion::v1)
+    return unavailable("--io-read and --io-write need cgroup v2: v1 cannot throttle buffered writes",
+                       "boot with systemd.unified_cgroup_hierarchy=1, or accept it with --allow-degraded cgroups");
+  if (plan.cgroup.version == CgroupVersion::none)
+    return unavailable(fmt::format("--io-read and --io-write need cgroup v2: {}", plan.cgroup.why_none), kCgroupFix);
+  if (!plan.cgroup.io_controller)
+    return unavailable("--io-read and --io-write need the io controller, which is not delegated to this user", kCgroupFix);
+  return {};
 }
 
 Result<void> without_cgroups(Plan& plan, const HostFeatures& host) {
-  const Limits& limits = plan.policy.limits;
-  const bool degraded = plan.policy.allow_degraded.test(index(Layer::cgroups));
-  const std::string fix =
-      "see 'pctx-sandbox doctor' for how to lend cgroups, or accept it with --allow-degraded cgroups";
-  if ((limits.io_read || limits.io_write) && !degraded)
-    return unavailable(fmt::format("--io-read and --io-write need cgroup v2: {}", plan.cgroup.why_none), fix);
-  if (limits.cpus % 1000 != 0 && !degraded)
-    return unavailable(
-        fmt::format("--cpus {}: a part of a CPU needs cgroups: {}", format_cpus(limits.cpus), plan.cgroup.why_none),
-        "give a whole number of CPUs; " + fix);
   plan.watchdog.memory = true;
   // Before 5.14 RLIMIT_NPROC counts every process of the uid on the host, so it cannot mean this box.
-  plan.watchdog.pids = !host.kernel_at_least(5, 14) || plan.policy.limits.cpu_time.has_value();
-  const unsigned whole = std::max(1U, (limits.cpus + 999) / 1000);
-  if (whole < host.cpus) plan.pin_cpus = whole;
-  return {};
+  plan.watchdog.pids = !host.kernel_at_least(5, 14);
+  return pin_cpus(plan, host, plan.cgroup.why_none);
 }
 
 void note(Plan& plan, std::string limit, std::string value, std::string by) {
@@ -66,17 +82,14 @@ void note(Plan& plan, std::string limit, std::string value, std::string by) {
 Result<void> plan_limits(Plan& plan, const HostFeatures& host) {
   const Limits& limits = plan.policy.limits;
   plan.cgroup = host.cgroup;
-  if (plan.cgroup.version == CgroupVersion::v1 && (limits.io_read || limits.io_write)) {
-    if (!plan.policy.allow_degraded.test(index(Layer::cgroups)))
-      return unavailable("--io-read and --io-write need cgroup v2: v1 cannot throttle buffered writes",
-                         "boot with systemd.unified_cgroup_hierarchy=1, or accept it with --allow-degraded cgroups");
-  }
+  PCTX_TRY(check_io(plan));
   switch (plan.cgroup.version) {
     case CgroupVersion::v1:
       v1_writes(plan, plan.cgroup);
       break;
     case CgroupVersion::v2:
       v2_writes(plan);
+      if (!plan.cgroup.cpu_controller) PCTX_TRY(pin_cpus(plan, host, "it is not delegated to this user"));
       break;
     case CgroupVersion::none:
       PCTX_TRY(without_cgroups(plan, host));
@@ -110,7 +123,9 @@ Result<void> plan_limits(Plan& plan, const HostFeatures& host) {
     plan.rlimits.push_back({RLIMIT_CPU, static_cast<rlim_t>((limits.cpu_time->count() + 1999) / 1000), "cpu"});
 
   note(plan, "memory", format_size(limits.memory), cgroups ? by : "watchdog");
-  note(plan, "cpus", format_cpus(limits.cpus), cgroups ? by : plan.pin_cpus != 0 ? "pinning" : "the host has no more");
+  note(plan, "cpus", format_cpus(limits.cpus), cgroups && plan.cgroup.cpu_controller ? by
+                                                  : plan.pin_cpus != 0                  ? "pinning"
+                                                                                        : "the host has no more");
   note(plan, "pids", std::to_string(limits.pids), cgroups ? by : plan.watchdog.pids ? "watchdog" : "rlimit");
   note(plan, "timeout", limits.timeout.count() > 0 ? format_duration(limits.timeout) : "none", "supervisor");
   if (limits.cpu_time) note(plan, "cpu_time", format_duration(*limits.cpu_time), "watchdog and rlimit");

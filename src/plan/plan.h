@@ -139,7 +139,7 @@ struct Plan {
 Result<Plan> compile(const Policy& policy, const HostFeatures& host, const CompileInputs& inputs);
 
 // The parts of `compile`, one file each.
-void plan_root(Plan& plan, const HostFeatures& host, const CompileInputs& inputs);
+Result<void> plan_root(Plan& plan, const HostFeatures& host, const CompileInputs& inputs);
 Result<void> plan_limits(Plan& plan, const HostFeatures& host);
 void plan_landlock(Plan& plan, const HostFeatures& host);
 Result<void> plan_filter(Plan& plan, const HostFeatures& host, const CompileInputs& inputs);

@@ -132,9 +132,21 @@ void synthetic_etc(RootBuilder& root, const Plan& plan, const HostFeatures& host
   (void)host;
 }
 
+// Without mount_setattr only the top of a lent tree becomes read-only: what is mounted inside it would stay writable.
+Result<void> check_submounts(const Plan& plan, const HostFeatures& host) {
+  for (const RootOp& op : plan.root)
+    for (const std::string& point : host.mount_points)
+      if (op.kind == RootOpKind::bind && op.directory && point.size() > op.text.size() && point.starts_with(op.text) &&
+          point[op.text.size()] == '/')
+        return unavailable(fmt::format("{} has something mounted at {}, which Linux {} cannot make read-only with it",
+                                       op.text, point, host.kernel),
+                           "use Linux 5.12 or later, or lend folders without mounts in them");
+  return {};
+}
+
 }  // namespace
 
-void plan_root(Plan& plan, const HostFeatures& host, const CompileInputs& inputs) {
+Result<void> plan_root(Plan& plan, const HostFeatures& host, const CompileInputs& inputs) {
   const Policy& policy = plan.policy;
   RootBuilder root{plan};
   plan.attach_point = host.attach_point;
@@ -197,6 +209,7 @@ void plan_root(Plan& plan, const HostFeatures& host, const CompileInputs& inputs
   // Our own entries must not eat the guest's share.
   plan.root_options = fmt::format("size={},nr_inodes={},mode=0755", policy.limits.disk + 128_KiB,
                                   policy.limits.inodes + plan.root.size() + 8);
+  return check_submounts(plan, host);
 }
 
 }  // namespace pctx

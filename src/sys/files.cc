@@ -91,6 +91,12 @@ std::string join(std::string_view directory, std::string_view name) {
   return path;
 }
 
+bool has_word(std::string_view text, std::string_view word) {
+  for (std::string_view candidate : split(text.substr(0, text.find('\n')), ' '))
+    if (candidate == word) return true;
+  return false;
+}
+
 std::vector<std::string_view> split(std::string_view text, char separator) {
   std::vector<std::string_view> parts;
   while (!text.empty()) {

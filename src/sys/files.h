@@ -28,5 +28,7 @@ Result<void> send_with_fds(int socket, std::span<const std::byte> bytes, std::sp
 
 std::string join(std::string_view directory, std::string_view name);
 std::vector<std::string_view> split(std::string_view text, char separator);
+// Whether the first line of `text` has `word` among its words: "cpu" is not "cpuset".
+bool has_word(std::string_view text, std::string_view word);
 
 }  // namespace pctx::sys

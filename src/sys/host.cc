@@ -108,6 +108,16 @@ bool profile_is_loaded(std::string_view profile) {
   return found;
 }
 
+// Fifth field of each line; spaces and the like are octal there, and stay so: such a path is then not taken for a parent.
+std::vector<std::string> mount_points() {
+  std::vector<std::string> points;
+  const auto table = sys::try_read_file("/proc/self/mountinfo", 4_MiB);
+  if (!table) return points;
+  for (std::string_view line : sys::split(*table, '\n'))
+    if (const auto fields = sys::split(line, ' '); fields.size() > 4) points.emplace_back(fields[4]);
+  return points;
+}
+
 bool has_admin_capability() {
   __user_cap_header_struct header{_LINUX_CAPABILITY_VERSION_3, 0};
   __user_cap_data_struct data[2]{};
@@ -142,11 +152,10 @@ std::string v1_directory(const std::string& table, const char* controller) {
   return "";
 }
 
-bool has_words(const std::string& text, std::initializer_list<std::string_view> words) {
-  const std::string padded = " " + text.substr(0, text.find('\n')) + " ";
-  for (std::string_view word : words)
-    if (padded.find(fmt::format(" {} ", word)) == std::string::npos) return false;
-  return true;
+bool has_controllers(const std::string& text, CgroupHost& host) {
+  host.cpu_controller = sys::has_word(text, "cpu");
+  host.io_controller = sys::has_word(text, "io");
+  return sys::has_word(text, "memory") && sys::has_word(text, "pids");
 }
 
 void probe_v2(CgroupHost& host, bool privileged, const std::string& table) {
@@ -156,14 +165,15 @@ void probe_v2(CgroupHost& host, bool privileged, const std::string& table) {
   const auto root_children = sys::try_read_file("/sys/fs/cgroup/cgroup.subtree_control");
   if (privileged && may_make_cgroups("/sys/fs/cgroup") && root_children) {
     const bool real_root = ::access("/sys/fs/cgroup/cgroup.type", F_OK) != 0;
-    if (real_root || has_words(*root_children, {"memory", "pids", "cpu"})) {
+    const auto available = sys::try_read_file("/sys/fs/cgroup/cgroup.controllers");
+    if (has_controllers(real_root && available ? *available : *root_children, host)) {
       host.version = CgroupVersion::v2;
       host.unified = "/sys/fs/cgroup";
       return;
     }
   }
   const auto controllers = sys::try_read_file(own + "/cgroup.controllers");
-  if (controllers && has_words(*controllers, {"memory", "pids"}) && may_make_cgroups(own) &&
+  if (controllers && has_controllers(*controllers, host) && may_make_cgroups(own) &&
       ::faccessat(AT_FDCWD, (own + "/cgroup.subtree_control").c_str(), W_OK, AT_EACCESS) == 0) {
     const auto processes = sys::try_read_file(own + "/cgroup.procs");
     // Alone in a delegated cgroup we may rearrange it; with company (a shell, a container's init) we must not.
@@ -205,6 +215,7 @@ CgroupHost probe_cgroups(bool privileged) {
     return host;
   }
   host.version = CgroupVersion::v1;
+  host.cpu_controller = true;
   host.memsw = ::access((host.memory + "/memory.memsw.limit_in_bytes").c_str(), F_OK) == 0;
   return host;
 }
@@ -242,6 +253,7 @@ HostFeatures probe_host() {
     host.id_helpers = ::access("/usr/bin/newuidmap", X_OK) == 0 && ::access("/usr/bin/newgidmap", X_OK) == 0;
   }
   host.system = probe_system();
+  if (!host.kernel_at_least(5, 12)) host.mount_points = mount_points();
   for (const char* place : {"/tmp", "/mnt", "/var", "/run"})
     if (host.attach_point.empty() && ::access(place, F_OK) == 0) host.attach_point = place;
   if (const char* zone = std::getenv("TZ"); zone != nullptr) host.timezone = zone;

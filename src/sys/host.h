@@ -33,6 +33,8 @@ struct CgroupHost {
   std::string unified;   // v2: the directory that gets the box's directory
   std::string memory, pids, cpu, cpuacct;  // v1: likewise, empty where the controller is missing
   bool memsw = false;     // v1: memory.memsw.* exist
+  bool cpu_controller = false;  // a user's systemd may delegate memory and pids without these two
+  bool io_controller = false;
   bool own_scope = false;  // v2: `unified` holds ourselves; we must step into a leaf first
   bool ask_systemd = false;  // rootless v2: a delegated scope can be had from the user's systemd
 };
@@ -55,6 +57,7 @@ struct HostFeatures {
   std::string attach_point;      // an existing directory on which the new root is mounted before the pivot
   std::string timezone;          // the caller's TZ, possibly empty
   unsigned cpus = 1;
+  std::vector<std::string> mount_points;  // before 5.12 only, when flags cannot be set for a whole tree
 
   bool kernel_at_least(int major, int minor) const {
     return kernel_major > major || (kernel_major == major && kernel_minor >= minor);

@@ -3,9 +3,9 @@
 import pytest
 
 LIMIT = ("--memory", "64M", "--disk", "256M")
-EVERYWHERE = ["private", "shared", "tmp", "shm", "home", "children"]
+EVERYWHERE = ["private", "tmp", "shm", "home", "children"]
 # Nothing but a cgroup sees these: where there is none, the call is refused.
-ACCOUNTED = {"memfd": "memfd_create", "sysv": "shmget"}
+ACCOUNTED = {"memfd": "memfd_create", "sysv": "shmget", "shared": "mmap"}
 PARKED = {
     "parked": "pages of a shared mapping that nobody maps any more",
     "parked-zero": "the same through /dev/zero",
