@@ -211,7 +211,6 @@ int place_init(const ChildPlan& plan, int root) noexcept {
 
 // Builds the root and enters it. The old root is then hidden, not yet gone: close_box detaches it.
 int build_root(ChildPlan& plan, int& proc, int& init) noexcept {
-  ::umask(022);
   const int root = new_filesystem("tmpfs", plan.root_options, abi::kMountNosuid | abi::kMountNodev);
   if (root < 0) fail(plan, Step::root);
   // The new root must hang in our namespace before anything can be mounted below it (detached trees take no mounts
@@ -295,6 +294,7 @@ void join_cgroups(const ChildPlan& plan, int channel) noexcept {
 }
 
 void run_child(ChildPlan& plan) noexcept {
+  ::umask(022);
   int sync[2];
   if (::socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, sync) != 0) fail(plan, Step::fork);
   // By descriptor: the guest's process may look for its own entries after we have left the host's root.

@@ -111,6 +111,18 @@ void arrange_descriptors(ChildPlan& plan, int sync) noexcept {
   if (abi::close_range(kSync + 1, ~0U, 0) != 0) fail(plan, Step::descriptors, 6);
 }
 
+// We still stand where the caller stood, in a folder of the host's: leave it before a path can lead back to it
+// (/proc/self/cwd), and look where we are (CVE-2024-21626). The kernel marks a place outside the root.
+void enter_workdir(const ChildPlan& plan) noexcept {
+  char where[4096];
+  if (::chdir("/") != 0 || ::chdir(plan.workdir) != 0) fail(plan, Step::workdir);
+  if (::syscall(SYS_getcwd, where, sizeof where) < 0) fail(plan, Step::workdir, 1);
+  if (where[0] != '/') {
+    errno = EXDEV;
+    fail(plan, Step::workdir, 2);
+  }
+}
+
 // What the caller ignores, prefers or is allowed must not become the guest's.
 void reset_inheritance(const ChildPlan& plan) noexcept {
   struct {  // as the kernel has it
@@ -187,7 +199,7 @@ void run_guest(const ChildPlan& given, int sync, int host_proc) noexcept {
   if (plan.terminal) open_terminal(plan);
   arrange_descriptors(plan, sync);
   reset_inheritance(plan);
-  if (::chdir(plan.workdir) != 0) fail(plan, Step::workdir);
+  enter_workdir(plan);
   if (plan.pin && ::syscall(SYS_sched_setaffinity, 0, sizeof plan.cpus, &plan.cpus) != 0) fail(plan, Step::affinity);
   for (std::size_t i = 0; i < plan.rlimit_count; ++i) {
     const rlimit limit{plan.rlimits[i].value, plan.rlimits[i].value};

@@ -51,16 +51,18 @@ enum class Step : std::uint8_t {
 // One message on the status socket, in either direction. Descriptors travel beside it.
 enum class Message : std::uint32_t {
   failure = 1,  // step, index, value = errno
-  ended,        // value = wait status of the guest
+  ended = 2,    // value = wait status of the guest
+  signal = 3,   // parent: value = signal for the guest
+  go,           // parent: the ids are mapped
+  cgroups,      // parent: + descriptors of the v1 `tasks` files
   listener,     // + seccomp listener
   probes,       // + /proc of the box, + a directory of its scratch space
   sockets,      // + a socket that lists the box's sockets
   terminal,     // + pty master
-  go,           // parent: the ids are mapped
-  cgroups,      // parent: + descriptors of the v1 `tasks` files
-  signal,       // parent: value = signal for the guest
   namespaces,   // guest to pid 1: + its namespaces
 };
+// init.cc includes nothing of the engine and has these two numbers of its own.
+static_assert(static_cast<int>(Message::ended) == 2 && static_cast<int>(Message::signal) == 3);
 
 struct StatusFrame {
   Message kind;

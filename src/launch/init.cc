@@ -43,7 +43,7 @@ struct Frame {
   unsigned short index;
   int value;
 };
-enum : unsigned { kEnded = 2, kSignal = 8 };
+enum : unsigned { kEnded = 2, kSignal = 3 };
 constexpr int kStatus = 3;
 constexpr int kReady = 4;
 constexpr int kGuest = 2;  // the first process that pid 1 of a new namespace forks
