@@ -78,7 +78,7 @@ void change_mode(const Place& place, mode_t mode) {
   if (::fstatat(place.parent.get(), place.name.c_str(), &st, AT_SYMLINK_NOFOLLOW) != 0) return;
   if (S_ISLNK(st.st_mode)) return;  // chmod would follow it
   if (S_ISDIR(st.st_mode)) mode |= 0700;
-  ::fchmodat(place.parent.get(), place.name.c_str(), mode, 0);
+  (void)!::fchmodat(place.parent.get(), place.name.c_str(), mode, 0);
 }
 
 // Failing calls are part of the game: names collide, parents are missing.
@@ -99,7 +99,7 @@ void run_operation(int folder, const fs::path& outside, Bytes& bytes) {
     }
     case 2: {
       const std::array<std::string, 4> targets = {outside, "../outside", "a", "."};
-      ::symlinkat(targets[bytes.next() % targets.size()].c_str(), at, name);
+      (void)!::symlinkat(targets[bytes.next() % targets.size()].c_str(), at, name);
       break;
     }
     case 3:
@@ -112,7 +112,7 @@ void run_operation(int folder, const fs::path& outside, Bytes& bytes) {
     }
     case 5: {
       const Place other = pick_place(folder, bytes);
-      ::linkat(at, name, other.parent.get(), other.name.c_str(), 0);
+      (void)!::linkat(at, name, other.parent.get(), other.name.c_str(), 0);
       break;
     }
     case 6:
