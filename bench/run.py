@@ -140,7 +140,8 @@ def main() -> int:
             ("`python3 -c pass`", ["/usr/bin/python3", "-c", "pass"], "unsandboxed"),
         ):
             print(f"measuring {title}", file=sys.stderr)
-            times = interleaved({name: contestants.command(name, command) for name in contestants.prefix}, arguments.rounds)
+            commands = {name: contestants.command(name, command) for name in contestants.prefix}
+            times = interleaved(commands, arguments.rounds)
             results[title] = times
             sections.append(table(title, times, reference if reference in times else "unsandboxed"))
         loop = compile_loop(scratch)

@@ -2,7 +2,7 @@
 set(PCTX_INIT ${CMAKE_BINARY_DIR}/pctx-init)
 add_custom_command(
   OUTPUT ${PCTX_INIT}
-  COMMAND ${CMAKE_CXX_COMPILER} -std=c++20 -Os -Wall -Wextra -Werror -ffreestanding -nostdlib -static -fno-pie -no-pie
+  COMMAND ${CMAKE_CXX_COMPILER} -std=c++20 -Os -Wall -Wextra -Werror -ffreestanding -nostdlib -static -fno-pie
           -fno-exceptions -fno-rtti -fno-stack-protector -fno-asynchronous-unwind-tables -Wl,--build-id=none
           -Wl,-z,noseparate-code -Wl,-z,noexecstack -s -o ${PCTX_INIT} ${PROJECT_SOURCE_DIR}/src/launch/init.cc
   DEPENDS ${PROJECT_SOURCE_DIR}/src/launch/init.cc

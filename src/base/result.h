@@ -70,11 +70,11 @@ Error usage_error(std::string what, std::string hint = "");
 Error unavailable(std::string what, std::string hint);
 
 // Evaluates to the value, or returns the error from the enclosing function.
-#define PCTX_TRY(expr)                         \
-  __extension__({                              \
-    auto r_ = (expr);                          \
-    if (!r_) return std::move(r_).error();     \
-    *std::move(r_);                            \
+#define PCTX_TRY(expr)                     \
+  __extension__({                          \
+    auto r_ = (expr);                      \
+    if (!r_) return std::move(r_).error(); \
+    *std::move(r_);                        \
   })
 
 }  // namespace pctx

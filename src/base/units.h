@@ -26,8 +26,8 @@ Result<std::uint32_t> parse_cpus(std::string_view text);
 // A whole number and nothing else.
 Result<std::uint64_t> parse_count(std::string_view text);
 
-std::string format_size(std::uint64_t bytes);      // "64 MiB"
-std::string format_duration(Millis duration);      // "30 s", "1.5 s", "250 ms"
+std::string format_size(std::uint64_t bytes);        // "64 MiB"
+std::string format_duration(Millis duration);        // "30 s", "1.5 s", "250 ms"
 std::string format_cpus(std::uint32_t thousandths);  // "0.5"
 
 }  // namespace pctx

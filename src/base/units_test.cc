@@ -18,9 +18,11 @@ TEST(Units, sizes_are_powers_of_1024) {
 TEST(Units, anything_else_is_refused) {
   for (const char* text : {"", "M", "-1", "1e3", "1 M", "1Mx", "0x10", "nan", "inf", "1..2", "99999999999999T", " 1"})
     EXPECT_FALSE(parse_size(text).has_value()) << text;
-  for (const char* text : {"", "s", "-1s", "1d", "1 s", "1e400"}) EXPECT_FALSE(parse_duration(text).has_value()) << text;
+  for (const char* text : {"", "s", "-1s", "1d", "1 s", "1e400"})
+    EXPECT_FALSE(parse_duration(text).has_value()) << text;
   for (const char* text : {"", "0", "-1", "x", "0.0001", "1e3"}) EXPECT_FALSE(parse_cpus(text).has_value()) << text;
-  for (const char* text : {"", "1.5", "-1", "x", "99999999999999999999"}) EXPECT_FALSE(parse_count(text).has_value()) << text;
+  for (const char* text : {"", "1.5", "-1", "x", "99999999999999999999"})
+    EXPECT_FALSE(parse_count(text).has_value()) << text;
 }
 
 TEST(Units, durations_default_to_seconds) {

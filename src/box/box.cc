@@ -128,7 +128,8 @@ Result<void> Supervisor::start() {
   if (into_cgroup) cgroup_ = PCTX_TRY(BoxCgroup::make(plan_, name));
   started_ = Clock::now();
   next_check_ = started_;
-  box_ = PCTX_TRY(spawn(plan_, command_, {in.read_end.get(), out.write_end.get(), err.write_end.get()}, cgroup_.directory()));
+  box_ = PCTX_TRY(
+      spawn(plan_, command_, {in.read_end.get(), out.write_end.get(), err.write_end.get()}, cgroup_.directory()));
   running_ = true;
   // v1 directories are made while the box makes its namespaces: it joins them after that.
   if (plan_.cgroup.version == CgroupVersion::v1) {
@@ -192,11 +193,14 @@ void Supervisor::on_status() {
       janitor_.release();
       cgroup_usage_ = cgroup_.usage();
       break;
-    case Message::listener: denials_.listen(std::move(fds[0]), plan_.policy.seccomp.has_value()); break;
+    case Message::listener:
+      denials_.listen(std::move(fds[0]), plan_.policy.seccomp.has_value());
+      break;
     case Message::probes:
       meter_.watch_tree(std::move(fds[0]), std::move(fds[1]));
       break;
-    case Message::sockets: meter_.watch_sockets(std::move(fds[0]));
+    case Message::sockets:
+      meter_.watch_sockets(std::move(fds[0]));
       break;
     case Message::terminal:
       master_ = std::move(fds[0]);
@@ -204,7 +208,8 @@ void Supervisor::on_status() {
       in_ = Stream::input(STDIN_FILENO, Fd{::fcntl(master_.get(), F_DUPFD_CLOEXEC, 3)});
       out_ = Stream::output(Fd{::fcntl(master_.get(), F_DUPFD_CLOEXEC, 3)}, STDOUT_FILENO, &budget_, false);
       break;
-    default: break;
+    default:
+      break;
   }
 }
 
@@ -250,7 +255,20 @@ int Supervisor::wait_budget() const {
 }
 
 Result<void> Supervisor::supervise() {
-  enum Slot { pidfd, status, signal, memory, denial, in_read, in_write, out_read, out_write, err_read, err_write, slots };
+  enum Slot {
+    pidfd,
+    status,
+    signal,
+    memory,
+    denial,
+    in_read,
+    in_write,
+    out_read,
+    out_write,
+    err_read,
+    err_write,
+    slots
+  };
   for (;;) {
     std::array<pollfd, slots> fds{};
     const auto watch = [&](Slot slot, int fd, short events) { fds[slot] = {fd, events, 0}; };

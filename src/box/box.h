@@ -9,8 +9,8 @@
 namespace pctx {
 
 struct RunOptions {
-  bool capture = false;          // keep stdout and stderr in the Ending instead of passing them on
-  bool report_changes = false;   // list what changed under /mnt
+  bool capture = false;         // keep stdout and stderr in the Ending instead of passing them on
+  bool report_changes = false;  // list what changed under /mnt
 };
 
 // Runs to the end. Uses the process's standard streams, and handles its signals meanwhile: forwards them to the guest.

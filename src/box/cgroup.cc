@@ -69,7 +69,8 @@ struct Hierarchy {
 };
 
 bool same_directory(const std::string& a, const std::string& b) {
-  struct stat first {}, second {};
+  struct stat first {
+  }, second{};
   return ::stat(a.c_str(), &first) == 0 && ::stat(b.c_str(), &second) == 0 && first.st_dev == second.st_dev &&
          first.st_ino == second.st_ino;
 }
@@ -208,7 +209,8 @@ CgroupUsage BoxCgroup::usage() const {
     usage.peak_memory = number(first, "memory.peak");
     if (const auto events = sys::try_read_file("memory.events", 4096, first))
       usage.oom_kills = keyed(*events, "oom_kill") + keyed(*events, "oom_group_kill");
-    if (const auto stat = sys::try_read_file("cpu.stat", 4096, first)) usage.cpu_microseconds = keyed(*stat, "usage_usec");
+    if (const auto stat = sys::try_read_file("cpu.stat", 4096, first))
+      usage.cpu_microseconds = keyed(*stat, "usage_usec");
   } else {
     usage.peak_memory = number(first, "memory.max_usage_in_bytes");
     if (const auto control = sys::try_read_file("memory.oom_control", 4096, first))

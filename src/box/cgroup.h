@@ -1,6 +1,6 @@
 // The cgroup of one box: made before it, read while it lives, removed after it. Everything is by directory descriptor;
-// the box's directory is locked for as long as somebody is responsible for it, which is how a later run tells a leftover
-// from a live one.
+// the box's directory is locked for as long as somebody is responsible for it, which is how a later run tells a
+// leftover from a live one.
 #pragma once
 
 #include <cstdint>
@@ -37,7 +37,7 @@ class BoxCgroup {
     const char* name;
   };
   std::vector<Handle> handles() const;
-  int directory() const;                      // v2: for CLONE_INTO_CGROUP; else -1
+  int directory() const;                       // v2: for CLONE_INTO_CGROUP; else -1
   Result<std::vector<Fd>> open_tasks() const;  // v1: what the box joins by
   // v1: readable when the box runs out of memory (v2 kills the whole group by itself).
   Fd watch_memory() const;

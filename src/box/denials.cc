@@ -17,7 +17,7 @@
 namespace pctx {
 namespace {
 
-constexpr std::size_t kMaxKinds = 64;      // what a report may grow to
+constexpr std::size_t kMaxKinds = 64;         // what a report may grow to
 constexpr std::uint64_t kFreeRefusals = 512;  // after these, one per millisecond: a flood costs the guest, not us
 
 // Calls whose refused argument is a path: which one.
@@ -40,14 +40,22 @@ constexpr std::array<PathArgument, 12> kPaths{{{"mount", 1},
 
 std::string_view family_name(std::uint32_t family) {
   switch (family) {
-    case 16: return "AF_NETLINK";
-    case 17: return "AF_PACKET";
-    case 38: return "AF_ALG";
-    case 40: return "AF_VSOCK";
-    case 31: return "AF_BLUETOOTH";
-    case 2: return "AF_INET";
-    case 10: return "AF_INET6";
-    default: return "";
+    case 16:
+      return "AF_NETLINK";
+    case 17:
+      return "AF_PACKET";
+    case 38:
+      return "AF_ALG";
+    case 40:
+      return "AF_VSOCK";
+    case 31:
+      return "AF_BLUETOOTH";
+    case 2:
+      return "AF_INET";
+    case 10:
+      return "AF_INET6";
+    default:
+      return "";
   }
 }
 
@@ -67,7 +75,8 @@ std::string detail(const seccomp_notif& call, std::string_view name) {
   const auto low = [&](int i) { return static_cast<std::uint32_t>(call.data.args[i]); };
   if (name == "socket" || name == "socketpair") {
     const std::string_view family = family_name(low(0));
-    return fmt::format("{}, type {}", family.empty() ? fmt::format("family {}", low(0)) : std::string{family}, low(1) & 0xf);
+    return fmt::format("{}, type {}", family.empty() ? fmt::format("family {}", low(0)) : std::string{family},
+                       low(1) & 0xf);
   }
   if (name == "ioctl") return fmt::format("request {:#x}", low(1));
   if (name == "clone" || name == "unshare") return fmt::format("flags {:#x}", low(0));

@@ -1,6 +1,6 @@
-// A small process that outlives the supervisor: when that one is killed (kill -9 included), it kills what is left of the
-// box and removes its cgroups. The box's processes need it no more than its mounts do (init ends with the supervisor,
-// and the namespaces with init); cgroups are the one thing that stays.
+// A small process that outlives the supervisor: when that one is killed (kill -9 included), it kills what is left of
+// the box and removes its cgroups. The box's processes need it no more than its mounts do (init ends with the
+// supervisor, and the namespaces with init); cgroups are the one thing that stays.
 #pragma once
 
 #include <sys/types.h>

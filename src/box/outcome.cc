@@ -11,24 +11,35 @@ namespace pctx {
 
 int Outcome::exit_status() const {
   switch (kind) {
-    case OutcomeKind::exited: return exit_code;
+    case OutcomeKind::exited:
+      return exit_code;
     case OutcomeKind::signaled:
-    case OutcomeKind::denied: return 128 + signal;
-    case OutcomeKind::timed_out: return 124;
-    case OutcomeKind::out_of_memory: return 128 + SIGKILL;
-    case OutcomeKind::output_limit: return 128 + SIGXFSZ;
+    case OutcomeKind::denied:
+      return 128 + signal;
+    case OutcomeKind::timed_out:
+      return 124;
+    case OutcomeKind::out_of_memory:
+      return 128 + SIGKILL;
+    case OutcomeKind::output_limit:
+      return 128 + SIGXFSZ;
   }
   return 125;
 }
 
 const char* name(OutcomeKind kind) {
   switch (kind) {
-    case OutcomeKind::exited: return "exited";
-    case OutcomeKind::signaled: return "signaled";
-    case OutcomeKind::timed_out: return "timed_out";
-    case OutcomeKind::out_of_memory: return "out_of_memory";
-    case OutcomeKind::output_limit: return "output_limit";
-    case OutcomeKind::denied: return "denied";
+    case OutcomeKind::exited:
+      return "exited";
+    case OutcomeKind::signaled:
+      return "signaled";
+    case OutcomeKind::timed_out:
+      return "timed_out";
+    case OutcomeKind::out_of_memory:
+      return "out_of_memory";
+    case OutcomeKind::output_limit:
+      return "output_limit";
+    case OutcomeKind::denied:
+      return "denied";
   }
   return "unknown";
 }
@@ -47,9 +58,9 @@ Outcome judge(const Verdict& verdict, const Limits& limits) {
     return stopped(OutcomeKind::timed_out, "timeout",
                    fmt::format("timed out: limit {} (--timeout)", format_duration(limits.timeout)));
   if ((killed && verdict.cpu_time_over) || (WIFSIGNALED(status) && WTERMSIG(status) == SIGXCPU && limits.cpu_time))
-    return stopped(OutcomeKind::timed_out, "cpu-time",
-                   fmt::format("CPU time used up: limit {} (--cpu-time)",
-                               format_duration(limits.cpu_time.value_or(Millis{0}))));
+    return stopped(
+        OutcomeKind::timed_out, "cpu-time",
+        fmt::format("CPU time used up: limit {} (--cpu-time)", format_duration(limits.cpu_time.value_or(Millis{0}))));
   if (verdict.output_over)
     return stopped(OutcomeKind::output_limit, "output",
                    fmt::format("too much output: limit {} (--output)", format_size(limits.output)));

@@ -44,7 +44,8 @@ TEST(Outcome, a_guest_that_ends_as_the_clock_runs_out_has_ended_by_itself) {
 TEST(Outcome, cpu_time_by_watchdog_and_by_rlimit_are_one) {
   Limits limits;
   limits.cpu_time = Millis{1000};
-  for (const Verdict& verdict : {Verdict{.wait_status = SIGKILL, .cpu_time_over = true}, Verdict{.wait_status = SIGXCPU}}) {
+  for (const Verdict& verdict :
+       {Verdict{.wait_status = SIGKILL, .cpu_time_over = true}, Verdict{.wait_status = SIGXCPU}}) {
     const Outcome outcome = judge(verdict, limits);
     EXPECT_EQ(outcome.kind, OutcomeKind::timed_out);
     EXPECT_EQ(outcome.limit, "cpu-time");

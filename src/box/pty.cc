@@ -7,7 +7,8 @@ namespace pctx {
 Result<RawTerminal> RawTerminal::enter(int terminal) {
   RawTerminal raw;
   if (::tcgetattr(terminal, &raw.before_) != 0)
-    return usage_error("--tty needs a terminal on standard input", "leave --tty out when input comes from a file or pipe");
+    return usage_error("--tty needs a terminal on standard input",
+                       "leave --tty out when input comes from a file or pipe");
   termios mode = raw.before_;
   ::cfmakeraw(&mode);
   if (::tcsetattr(terminal, TCSANOW, &mode) != 0) return os_error("cannot switch the terminal to raw mode");

@@ -30,7 +30,8 @@ Json receipt_json(const Receipt& receipt) {
     const LayerState& state = receipt.layers[index(entry.layer)];
     json["layers"][std::string{entry.name}] = {{"on", state.on}, {"detail", state.detail}};
   }
-  for (const LimitBinding& limit : receipt.limits) json["limits"][limit.limit] = {{"value", limit.value}, {"by", limit.by}};
+  for (const LimitBinding& limit : receipt.limits)
+    json["limits"][limit.limit] = {{"value", limit.value}, {"by", limit.by}};
   const Usage& usage = receipt.usage;
   json["usage"] = {{"wall_ms", usage.wall.count()},
                    {"cpu_ms", usage.cpu.count()},
@@ -40,21 +41,36 @@ Json receipt_json(const Receipt& receipt) {
   json["truncated"] = receipt.truncated;
   json["denials"] = Json::array();
   for (const Denial& denial : receipt.denials)
-    json["denials"].push_back({{"syscall", denial.syscall},
-                               {"detail", denial.detail},
-                               {"answer", denial.answer},
-                               {"count", denial.count}});
+    json["denials"].push_back(
+        {{"syscall", denial.syscall}, {"detail", denial.detail}, {"answer", denial.answer}, {"count", denial.count}});
   json["denials_recorded"] = receipt.denials_recorded;
   return json;
 }
 
 Json changes_json(const FolderChanges& changes) {
-  Json json{{"created", paths(changes.created)}, {"modified", paths(changes.modified)}, {"deleted", paths(changes.deleted)}};
+  Json json{
+      {"created", paths(changes.created)}, {"modified", paths(changes.modified)}, {"deleted", paths(changes.deleted)}};
   json["skipped"] = Json::array();
   for (const SkippedPath& skipped : changes.skipped)
     json["skipped"].push_back({{"path", printable_path(skipped.path)}, {"reason", skipped.reason}});
   json["truncated"] = changes.truncated ? Json(changes.truncated_reason) : Json(false);
   return json;
+}
+
+const char* kind_name(ErrorKind kind) {
+  switch (kind) {
+    case ErrorKind::usage:
+      return "usage";
+    case ErrorKind::unavailable:
+      return "unavailable";
+    case ErrorKind::os:
+      return "os";
+    case ErrorKind::not_found:
+      return "not_found";
+    case ErrorKind::not_runnable:
+      return "not_runnable";
+  }
+  return "os";
 }
 
 }  // namespace
@@ -74,8 +90,7 @@ std::string report_json(const Ending& ending, bool captured) {
 }
 
 std::string error_json(const Error& error) {
-  const char* kind = error.kind == ErrorKind::usage ? "usage" : error.kind == ErrorKind::unavailable ? "unavailable" : "os";
-  const Json json{{"error", {{"kind", kind}, {"message", error.what}, {"hint", error.hint}}}};
+  const Json json{{"error", {{"kind", kind_name(error.kind)}, {"message", error.what}, {"hint", error.hint}}}};
   return json.dump(2, ' ', false, Json::error_handler_t::replace);
 }
 

@@ -1,4 +1,5 @@
-// What the sockets of a box hold in their buffers: memory that belongs to no process and that only a cgroup would count.
+// What the sockets of a box hold in their buffers: memory that belongs to no process and that only a cgroup would
+// count.
 #pragma once
 
 #include <cstdint>

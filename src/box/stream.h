@@ -43,10 +43,10 @@ class Stream {
   bool flush(int interrupt);
   void end();
 
-  Fd own_;              // the box's end
+  Fd own_;  // the box's end
   int source_ = -1;
   int sink_ = -1;
-  bool open_ = false;   // the source may still give something
+  bool open_ = false;  // the source may still give something
   bool to_guest_ = false;
   bool sink_broken_ = false;
   bool sink_is_pipe_ = false;

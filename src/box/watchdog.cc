@@ -35,20 +35,23 @@ struct Resident {
 Resident resident(int proc, const std::string& pid) {
   const auto status = sys::try_read_file(pid + "/status", 16384, proc);
   if (!status) return {};
-  return {kilobytes(*status, "RssAnon:") + kilobytes(*status, "VmSwap:") + kilobytes(*status, "VmPTE:"), kilobytes(*status, "RssShmem:")};
+  return {kilobytes(*status, "RssAnon:") + kilobytes(*status, "VmSwap:") + kilobytes(*status, "VmPTE:"),
+          kilobytes(*status, "RssShmem:")};
 }
 
-// Pages shared by several processes are split between them. A guest that closes itself to inspection is counted in full.
+// Pages shared by several processes are split between them. A guest that closes itself to inspection is counted in
+// full.
 Resident proportional(int proc, const std::string& pid) {
   const auto rollup = sys::try_read_file(pid + "/smaps_rollup", 16384, proc);
   if (!rollup || rollup->empty()) return resident(proc, pid);
   const auto status = sys::try_read_file(pid + "/status", 16384, proc);
-  return {kilobytes(*rollup, "Pss_Anon:") + kilobytes(*rollup, "SwapPss:") + (status ? kilobytes(*status, "VmPTE:") : 0),
-          kilobytes(*rollup, "Pss_Shmem:")};
+  return {
+      kilobytes(*rollup, "Pss_Anon:") + kilobytes(*rollup, "SwapPss:") + (status ? kilobytes(*status, "VmPTE:") : 0),
+      kilobytes(*rollup, "Pss_Shmem:")};
 }
 
-// Shared anonymous memory stays allocated when its pages are given up with madvise(), though nobody's resident set shows
-// it: such mappings count with their full size, once per object.
+// Shared anonymous memory stays allocated when its pages are given up with madvise(), though nobody's resident set
+// shows it: such mappings count with their full size, once per object.
 void shared_anonymous(int proc, const std::string& pid, std::map<std::string, std::uint64_t>& objects) {
   const auto maps = sys::try_read_file(pid + "/maps", 4_MiB, proc);
   if (!maps) return;
@@ -56,7 +59,8 @@ void shared_anonymous(int proc, const std::string& pid, std::map<std::string, st
     if (!line.ends_with("/dev/zero (deleted)") && line.find("/SYSV") == std::string_view::npos) continue;
     unsigned long long from = 0, to = 0, offset = 0, inode = 0;
     char mode[8] = {}, device[16] = {};
-    if (std::sscanf(std::string{line}.c_str(), "%llx-%llx %7s %llx %15s %llu", &from, &to, mode, &offset, device, &inode) != 6)
+    if (std::sscanf(std::string{line}.c_str(), "%llx-%llx %7s %llx %15s %llu", &from, &to, mode, &offset, device,
+                    &inode) != 6)
       continue;
     std::uint64_t& size = objects[fmt::format("{} {}", device, inode)];
     size = std::max<std::uint64_t>(size, offset + (to - from));

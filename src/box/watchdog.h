@@ -33,7 +33,7 @@ class TreeMeter {
  private:
   Fd proc_, scratch_, diag_;
   unsigned looks_ = 0;
-  std::uint64_t parked_ = 0;                          // as of the last closer look
+  std::uint64_t parked_ = 0;                           // as of the last closer look
   std::map<std::string, std::uint64_t> living_ticks_;  // by pid and start time
   std::uint64_t dead_ticks_ = 0;
 };

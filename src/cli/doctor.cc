@@ -41,12 +41,13 @@ bool wants_colour() {
 
 }  // namespace
 
-void add_doctor(CLI::App& app, int& status) {
+void add_doctor(CLI::App& app, const Words& words, int& status) {
   CLI::App* verb = app.add_subcommand("doctor", "Say what this host can enforce, and how to close each gap");
   verb->footer("Exit status: 0 if a box runs here with every required layer, 1 if not.\nIt changes nothing.");
   auto json = std::make_shared<bool>(false);
   verb->add_flag("--json", *json, "Print the findings as one JSON object");
-  verb->callback([json, &status] {
+  verb->callback([json, &words, &status] {
+    enter_delegated_scope(words.all);  // what a run would do
     Diagnosis diagnosis;
     diagnosis.facts = gather_facts();
     diagnosis.user = gather_user_facts(diagnosis.facts);

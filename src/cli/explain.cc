@@ -11,7 +11,8 @@ void add_explain(CLI::App& app, const Words& words, int& status) {
   CLI::App* verb = app.add_subcommand("explain", "Print what a 'run' line would do, without running it");
   if (!words.wants("explain")) return;
   auto arguments = std::make_shared<RunArguments>();
-  add_run_options(*verb, words, arguments, [arguments, &status] {
+  add_run_options(*verb, words, arguments, [arguments, &words, &status] {
+    enter_delegated_scope(words.all);  // what a run would do
     if (arguments->command.empty()) arguments->command = {"true"};
     const auto prepared = prepare(*arguments);
     if (prepared)

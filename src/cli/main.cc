@@ -42,7 +42,7 @@ int main(int argc, char** argv) {
   int status = 0;
   add_run(app, words, status);
   add_explain(app, words, status);
-  add_doctor(app, status);
+  add_doctor(app, words, status);
   add_setup(app, status);
   add_completions(app, status);
   app.add_subcommand("help", "Print this help")->callback([&] { fmt::print("{}", app.help()); });
@@ -51,7 +51,8 @@ int main(int argc, char** argv) {
     app.parse(reversed);
   } catch (const CLI::ParseError& error) {
     if (error.get_exit_code() == 0) return app.exit(error);
-    fmt::print(stderr, "pctx-sandbox: {}\nhint: see 'pctx-sandbox help' and 'pctx-sandbox VERB --help'\n", error.what());
+    fmt::print(stderr, "pctx-sandbox: {}\nhint: see 'pctx-sandbox help' and 'pctx-sandbox VERB --help'\n",
+               error.what());
     return kFailed;
   }
   // Nothing is left to tidy: the kernel takes memory back faster than destructors do.

@@ -49,13 +49,13 @@ constexpr Option kOptions[] = {
     {kIdentity, "--hostname", "NAME", &RunArguments::hostname, "Host name in the box (default sandbox)"},
     {kIdentity, "--uid", "ID", &RunArguments::uid,
      "User id in the box (default 1000); 0 is root there and nobody on the host"},
-    {"Network", "--network", "MODE", &RunArguments::network, "none (default), or host: everything this machine reaches"},
+    {"Network", "--network", "MODE", &RunArguments::network,
+     "none (default), or host: everything this machine reaches"},
     {kPolicy, "--policy", "FILE", &RunArguments::policy, "Read a policy (JSON); options override it"},
     {kPolicy, "--seccomp", "FILE", &RunArguments::seccomp, "Replace the system call filter by an OCI profile"},
     {kPolicy, "--allow-degraded", "LAYER,...", &RunArguments::allow_degraded,
      "Layers that may be missing on this host, comma-separated"},
-    {kPolicy, "--require", "LAYER,...", &RunArguments::require,
-     "Layers without which nothing runs, comma-separated"},
+    {kPolicy, "--require", "LAYER,...", &RunArguments::require, "Layers without which nothing runs, comma-separated"},
     {kPolicy, "--print-policy", nullptr, &RunArguments::print_policy, "Print the policy of this line as JSON and stop"},
     {kResult, "-t,--tty", nullptr, &RunArguments::tty, "Give the guest a terminal (a pty of the box's own)"},
     {kResult, "--json", nullptr, &RunArguments::json, "Print one JSON object: outcome, output and receipt"},
@@ -71,7 +71,8 @@ bool is_needed(const Option& option, const Words& words) {
     const std::string_view name = names.substr(0, comma);
     names.remove_prefix(comma == std::string_view::npos ? names.size() : comma + 1);
     for (const std::string& word : words.options)
-      if (word.starts_with(name) || (name.size() == 2 && word.size() > 1 && word[0] == '-' && word[1] != '-')) return true;
+      if (word.starts_with(name) || (name.size() == 2 && word.size() > 1 && word[0] == '-' && word[1] != '-'))
+        return true;
   }
   return false;
 }

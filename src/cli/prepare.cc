@@ -23,8 +23,8 @@ Result<LentPath> look_at(const char* option, const std::string& path) {
     error.kind = ErrorKind::usage;
     return error;
   }
-  LentPath lent{resolved.data(), S_ISDIR(status.st_mode), status.st_uid, status.st_gid,
-                status.st_mode & 07777, status.st_ino, status.st_dev};
+  LentPath lent{resolved.data(),        S_ISDIR(status.st_mode), status.st_uid, status.st_gid,
+                status.st_mode & 07777, status.st_ino,           status.st_dev};
   if (!lent.directory && !S_ISREG(status.st_mode))
     return usage_error(fmt::format("{}: {} is neither a file nor a folder", option, path),
                        "sockets and devices are never lent: a read-only mount does not stop connect() or ioctl()");
@@ -42,7 +42,9 @@ struct Interpreter {
 
 bool is_program(const std::string& path) {
   const auto head = sys::try_read_file(path, 64_MiB);
-  return head && head->starts_with("\x7f" "ELF");
+  return head && head->starts_with(
+                     "\x7f"
+                     "ELF");
 }
 
 // The system's Python; where there is none, the first real one on the caller's PATH (version managers put scripts there

@@ -41,11 +41,12 @@ Result<int> run(const RunArguments& arguments) {
   // Opened before the run, and not through a link: neither this guest nor an earlier one chooses what is overwritten.
   Fd report;
   if (arguments.report)
-    report = PCTX_TRY(sys::open_at(AT_FDCWD, *arguments.report, O_WRONLY | O_CREAT | O_TRUNC | O_NOFOLLOW | O_NOCTTY, 0644));
+    report =
+        PCTX_TRY(sys::open_at(AT_FDCWD, *arguments.report, O_WRONLY | O_CREAT | O_TRUNC | O_NOFOLLOW | O_NOCTTY, 0644));
   if (!arguments.quiet)
     for (const std::string& notice : prepared.plan.notices) say(notice);
-  const Ending ending = PCTX_TRY(run_box(prepared.plan, prepared.command,
-                                         {.capture = arguments.json, .report_changes = arguments.changed}));
+  const Ending ending = PCTX_TRY(
+      run_box(prepared.plan, prepared.command, {.capture = arguments.json, .report_changes = arguments.changed}));
   if (!ending.outcome.limit.empty() || ending.outcome.kind == OutcomeKind::denied) say(ending.outcome.sentence);
   if (ending.changes && !arguments.json) list_changes(*ending.changes);
   if (report) PCTX_TRY(sys::write_all(report.get(), report_json(ending, false) + "\n"));
@@ -57,13 +58,14 @@ Result<int> run(const RunArguments& arguments) {
 
 void add_run(CLI::App& app, const Words& words, int& status) {
   CLI::App* verb = app.add_subcommand("run", "Run a command, a script or standard input in a box");
-  verb->footer("Examples:\n"
-               "  pctx-sandbox run -- ls /\n"
-               "  pctx-sandbox run --memory 256M script.py one two\n"
-               "  pctx-sandbox run --mnt ./work --changed -- make\n"
-               "  echo 'print(6 * 7)' | pctx-sandbox run -\n"
-               "Exit status: the command's own; 128+N after signal N; 124 time limit; 125 we failed;\n"
-               "126 the command cannot be run; 127 it is not there.");
+  verb->footer(
+      "Examples:\n"
+      "  pctx-sandbox run -- ls /\n"
+      "  pctx-sandbox run --memory 256M script.py one two\n"
+      "  pctx-sandbox run --mnt ./work --changed -- make\n"
+      "  echo 'print(6 * 7)' | pctx-sandbox run -\n"
+      "Exit status: the command's own; 128+N after signal N; 124 time limit; 125 we failed;\n"
+      "126 the command cannot be run; 127 it is not there.");
   if (!words.wants("run")) return;
   auto arguments = std::make_shared<RunArguments>();
   add_run_options(*verb, words, arguments, [arguments, &words, &status] {

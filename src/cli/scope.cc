@@ -38,8 +38,8 @@ void enter_delegated_scope(const std::vector<std::string>& words) {
   if (host.version != CgroupVersion::none || !host.ask_systemd || !systemd_answers()) return;
   std::array<char, PATH_MAX> self{};
   if (::readlink("/proc/self/exe", self.data(), self.size() - 1) <= 0) return;
-  std::vector<const char*> argv{"systemd-run", "--user", "--scope", "--quiet", "--collect", "--property=Delegate=yes", "--",
-                                self.data()};
+  std::vector<const char*> argv{"systemd-run", "--user",   "--scope", "--quiet", "--collect", "--property=Delegate=yes",
+                                "--",          self.data()};
   for (const std::string& word : words) argv.push_back(word.c_str());
   argv.push_back(nullptr);
   ::setenv(kMark, "1", 1);

@@ -28,13 +28,13 @@ struct Words {
   bool wants(std::string_view verb) const;
 };
 
-// Rootless with cgroup v2: starts us anew inside a scope that the user's systemd delegates to us, so that limits bind by
-// cgroups. Returns if there is nothing to gain or nobody to ask.
+// Rootless with cgroup v2: starts us anew inside a scope that the user's systemd delegates to us, so that limits bind
+// by cgroups. Returns if there is nothing to gain or nobody to ask.
 void enter_delegated_scope(const std::vector<std::string>& words);
 
 void add_run(CLI::App& app, const Words& words, int& status);
 void add_explain(CLI::App& app, const Words& words, int& status);
-void add_doctor(CLI::App& app, int& status);
+void add_doctor(CLI::App& app, const Words& words, int& status);
 void add_setup(CLI::App& app, int& status);
 void add_completions(CLI::App& app, int& status);
 

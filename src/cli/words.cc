@@ -15,9 +15,12 @@ bool Words::wants(std::string_view verb) const {
 int complain(const Error& error) {
   fmt::print(stderr, "pctx-sandbox: {}\n", error.sentence());
   switch (error.kind) {
-    case ErrorKind::not_found: return 127;
-    case ErrorKind::not_runnable: return 126;
-    default: return kFailed;
+    case ErrorKind::not_found:
+      return 127;
+    case ErrorKind::not_runnable:
+      return 126;
+    default:
+      return kFailed;
   }
 }
 

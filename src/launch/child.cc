@@ -1,5 +1,6 @@
-// The only code that runs between clone and exec, first half: pid 1 of the new box forks the guest's process, builds the
-// root and becomes init. No allocation, string, lock, log or exception here: a threaded parent may have left any lock taken.
+// The only code that runs between clone and exec, first half: pid 1 of the new box forks the guest's process, builds
+// the root and becomes init. No allocation, string, lock, log or exception here: a threaded parent may have left any
+// lock taken.
 #include <fcntl.h>
 #include <sys/ioctl.h>
 #include <sys/mount.h>
@@ -111,13 +112,13 @@ void clone_binds(ChildPlan& plan) noexcept {
   for (std::size_t i = 0; i < plan.op_count; ++i) {
     ChildOp& op = plan.ops[i];
     if (op.kind != RootOpKind::bind) continue;
-    if (op.tree < 0) op.tree = abi::open_tree(AT_FDCWD, op.text, abi::kOpenTreeClone | abi::kOpenTreeCloexec | abi::kAtRecursive);
+    if (op.tree < 0)
+      op.tree = abi::open_tree(AT_FDCWD, op.text, abi::kOpenTreeClone | abi::kOpenTreeCloexec | abi::kAtRecursive);
     if (op.tree < 0) fail(plan, Step::clone_bind, i);
     if (op.device) {
       struct stat status;
       // A container may have planted anything at /dev/null (CVE-2025-31133): look at the descriptor, not at the name.
-      if (::fstat(op.tree, &status) != 0 || !S_ISCHR(status.st_mode) ||
-          status.st_rdev != makedev(op.major, op.minor)) {
+      if (::fstat(op.tree, &status) != 0 || !S_ISCHR(status.st_mode) || status.st_rdev != makedev(op.major, op.minor)) {
         errno = ENODEV;
         fail(plan, Step::verify_device, i);
       }
@@ -149,8 +150,8 @@ int make_proc(const ChildPlan& plan, const ChildOp& op, int root, std::size_t at
 
 void mask(const ChildPlan& plan, const ChildOp& op, int root, std::size_t at) noexcept {
   if (::faccessat(root, op.target, F_OK, 0) != 0) return;  // this kernel does not have it
-  const int cover = abi::open_tree(root, op.directory ? "var/empty" : "dev/null",
-                                   abi::kOpenTreeClone | abi::kOpenTreeCloexec);
+  const int cover =
+      abi::open_tree(root, op.directory ? "var/empty" : "dev/null", abi::kOpenTreeClone | abi::kOpenTreeCloexec);
   if (cover < 0 || !attach(cover, root, op.target, abi::kMountRdonly | abi::kMountNosuid | abi::kMountNoexec))
     fail(plan, Step::root_op, at);
   ::close(cover);
@@ -164,7 +165,9 @@ void apply(const ChildPlan& plan, ChildOp& op, int root, int& proc, std::size_t 
       // mkdir is subject to the umask, which must not decide about /tmp.
       if (ok && op.mode != 0755) ok = ::fchmodat(root, op.target, op.mode, 0) == 0;
       break;
-    case RootOpKind::link: ok = ::symlinkat(op.text, root, op.target) == 0; break;
+    case RootOpKind::link:
+      ok = ::symlinkat(op.text, root, op.target) == 0;
+      break;
     case RootOpKind::file:
       ok = write_file(root, op.target, op.text, op.text_size, op.mode, O_CREAT | O_EXCL, op.size);
       break;
@@ -193,8 +196,11 @@ void apply(const ChildPlan& plan, ChildOp& op, int root, int& proc, std::size_t 
       ::close(tree);
       break;
     }
-    case RootOpKind::proc: proc = make_proc(plan, op, root, at); break;
-    case RootOpKind::mask: break;  // later, see close_box
+    case RootOpKind::proc:
+      proc = make_proc(plan, op, root, at);
+      break;
+    case RootOpKind::mask:
+      break;  // later, see close_box
   }
   if (!ok) fail(plan, Step::root_op, at);
 }
@@ -217,7 +223,8 @@ int build_root(ChildPlan& plan, int& proc, int& init) noexcept {
   // before 6.15). Every source was cloned already, so hiding the attach point hides nothing we need.
   if (abi::move_mount(root, AT_FDCWD, plan.attach_point) != 0) fail(plan, Step::attach);
   // Entered while it is empty: a link that an earlier guest left in a lent folder then leads nowhere but into the box.
-  // The old root still lies over it, out of reach of any path, because a new /proc is only granted where one is visible.
+  // The old root still lies over it, out of reach of any path, because a new /proc is only granted where one is
+  // visible.
   if (::fchdir(root) != 0 || abi::pivot_root(".", ".") != 0) fail(plan, Step::pivot);
   for (std::size_t i = 0; i < plan.op_count; ++i) apply(plan, plan.ops[i], root, proc, i);
   init = place_init(plan, root);

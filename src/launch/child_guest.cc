@@ -177,7 +177,8 @@ void apply_landlock(const ChildPlan& plan) noexcept {
 
 void apply_filter(const ChildPlan& plan) noexcept {
   if (plan.filter.len == 0) return;
-  const int listener = abi::seccomp(SECCOMP_SET_MODE_FILTER, plan.listener ? abi::kSeccompNewListener : 0, &plan.filter);
+  const int listener =
+      abi::seccomp(SECCOMP_SET_MODE_FILTER, plan.listener ? abi::kSeccompNewListener : 0, &plan.filter);
   if (listener < 0) fail(plan, Step::seccomp);
   if (!plan.listener) return;
   // From here on the filter holds for us too; sending and exec are on its list.

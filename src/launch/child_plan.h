@@ -91,7 +91,7 @@ struct ChildOp {
   const char* const* options;  // tmpfs: key, value, …, nullptr
   ino_t inode;                 // bind: what `tree` must be, 0 for any
   dev_t holder;
-  int tree;                    // bind: a detached mount, made by the parent (id-mapped) or by the child; -1: not yet
+  int tree;  // bind: a detached mount, made by the parent (id-mapped) or by the child; -1: not yet
 };
 
 struct ChildRule {
@@ -100,15 +100,15 @@ struct ChildRule {
 };
 
 struct ChildPlan {
-  int status;                  // our end of the status socket
-  int guest_channel;           // v1: where the guest receives Message::cgroups, as init does on `status`; else -1
+  int status;         // our end of the status socket
+  int guest_channel;  // v1: where the guest receives Message::cgroups, as init does on `status`; else -1
   int std_fds[3];
   ChildOp* ops;
   std::size_t op_count;
   const char* const* root_options;
   const char* attach_point;
   const char* const* settings;  // path, value, …, nullptr
-  int late_namespaces;  // CLONE_NEW* that the child makes itself
+  int late_namespaces;          // CLONE_NEW* that the child makes itself
   bool new_network, new_uts, cgroup_namespace, cgroup_namespace_optional;
   uid_t uid;
   bool drop_groups, set_ids;
@@ -139,8 +139,8 @@ static_assert(std::is_trivially_copyable_v<ChildPlan> && std::is_trivially_destr
 
 // Runs in the child and never returns. It forks at once: pid 1 of the box builds its root and becomes init, while the
 // guest's process (child_guest.cc) makes the namespaces that take the kernel long and gives up its rights. They meet
-// three times over `sync`: the guest tells that its namespaces are there, pid 1 that the root is, and the end of pid 1's
-// side, when it has become init, lets the guest run.
+// three times over `sync`: the guest tells that its namespaces are there, pid 1 that the root is, and the end of pid
+// 1's side, when it has become init, lets the guest run.
 [[noreturn]] void run_child(ChildPlan& plan) noexcept;
 [[noreturn]] void run_guest(const ChildPlan& plan, int sync, int host_proc) noexcept;
 

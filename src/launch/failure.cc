@@ -36,7 +36,8 @@ Error describe_failure(const StatusFrame& frame, const Plan& plan, const Command
   const std::size_t at = frame.index;
   const bool refused = code == EPERM || code == EACCES;
   switch (frame.step) {
-    case Step::exec: return exec_failure(code, command);
+    case Step::exec:
+      return exec_failure(code, command);
     case Step::workdir: {
       Error error = os_error(fmt::format("--workdir {}", plan.workdir), code);
       error.kind = ErrorKind::usage;
@@ -47,38 +48,62 @@ Error describe_failure(const StatusFrame& frame, const Plan& plan, const Command
       if (code == ESTALE)
         return usage_error(fmt::format("{} was replaced while it was being lent", bind_source(plan, at)),
                            "somebody else changes that folder: lend one of your own");
-      if (refused) return explain_privilege_failure(fmt::format("cannot lend {} to the box", bind_source(plan, at)), code);
+      if (refused)
+        return explain_privilege_failure(fmt::format("cannot lend {} to the box", bind_source(plan, at)), code);
       return os_error(fmt::format("cannot lend {} to the box", bind_source(plan, at)), code);
     case Step::verify_device:
       return unavailable(fmt::format("{} is not the device that it should be", bind_source(plan, at)),
                          "something replaced it: compare 'ls -l /dev/null' (1, 3) with this host");
-    case Step::namespaces: return explain_clone_failure(code);
-    case Step::ids: return explain_privilege_failure("cannot take the guest's ids", code);
+    case Step::namespaces:
+      return explain_clone_failure(code);
+    case Step::ids:
+      return explain_privilege_failure("cannot take the guest's ids", code);
     case Step::root:
-    case Step::attach: return explain_privilege_failure("cannot make the box's root", code);
-    case Step::root_op: return os_error(fmt::format("cannot make {} in the box", target(plan, at)), code);
-    case Step::proc: return explain_proc_failure(code);
-    case Step::setting: return os_error(fmt::format("cannot set {} in the box", plan.settings[at].path), code);
-    case Step::pivot: return os_error("cannot change to the box's root", code);
-    case Step::cgroup: return os_error("the box cannot enter its cgroup", code);
-    case Step::cgroup_namespace: return os_error("cannot make a cgroup namespace", code);
-    case Step::rlimit: return os_error(fmt::format("cannot set the limit '{}'", plan.rlimits[at].name), code);
+    case Step::attach:
+      return explain_privilege_failure("cannot make the box's root", code);
+    case Step::root_op:
+      return os_error(fmt::format("cannot make {} in the box", target(plan, at)), code);
+    case Step::proc:
+      return explain_proc_failure(code);
+    case Step::setting:
+      return os_error(fmt::format("cannot set {} in the box", plan.settings[at].path), code);
+    case Step::pivot:
+      return os_error("cannot change to the box's root", code);
+    case Step::cgroup:
+      return os_error("the box cannot enter its cgroup", code);
+    case Step::cgroup_namespace:
+      return os_error("cannot make a cgroup namespace", code);
+    case Step::rlimit:
+      return os_error(fmt::format("cannot set the limit '{}'", plan.rlimits[at].name), code);
     case Step::apparmor:
       return unavailable(fmt::format("the AppArmor profile {} cannot be entered", kGuestProfile),
                          "load it again: sudo pctx-sandbox setup");
-    case Step::landlock: return os_error("cannot apply the Landlock rules", code);
-    case Step::seccomp: return os_error("cannot install the system call filter", code);
-    case Step::handshake: return os_error("the box's first messages failed", code);
-    case Step::hostname: return os_error("cannot set the box's host name", code);
-    case Step::loopback: return os_error("cannot bring up the box's loopback", code);
-    case Step::init: return os_error(fmt::format("cannot start the box's init (part {})", at), code);
-    case Step::fork: return os_error("cannot start the guest's process", code);
-    case Step::terminal: return os_error("cannot make the box's terminal", code);
-    case Step::descriptors: return os_error("cannot arrange the guest's descriptors", code);
-    case Step::affinity: return os_error("cannot pin the guest to its CPUs", code);
-    case Step::keyring: return os_error("cannot make a session keyring for the box", code);
-    case Step::capabilities: return os_error("cannot drop all capabilities", code);
-    case Step::no_new_privs: return os_error("cannot set no_new_privs", code);
+    case Step::landlock:
+      return os_error("cannot apply the Landlock rules", code);
+    case Step::seccomp:
+      return os_error("cannot install the system call filter", code);
+    case Step::handshake:
+      return os_error("the box's first messages failed", code);
+    case Step::hostname:
+      return os_error("cannot set the box's host name", code);
+    case Step::loopback:
+      return os_error("cannot bring up the box's loopback", code);
+    case Step::init:
+      return os_error(fmt::format("cannot start the box's init (part {})", at), code);
+    case Step::fork:
+      return os_error("cannot start the guest's process", code);
+    case Step::terminal:
+      return os_error("cannot make the box's terminal", code);
+    case Step::descriptors:
+      return os_error("cannot arrange the guest's descriptors", code);
+    case Step::affinity:
+      return os_error("cannot pin the guest to its CPUs", code);
+    case Step::keyring:
+      return os_error("cannot make a session keyring for the box", code);
+    case Step::capabilities:
+      return os_error("cannot drop all capabilities", code);
+    case Step::no_new_privs:
+      return os_error("cannot set no_new_privs", code);
   }
   return os_error("the box could not be made", code);
 }

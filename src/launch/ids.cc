@@ -66,8 +66,8 @@ Result<Fd> idmapped_tree(const LentPath& source, std::uint32_t uid, std::uint32_
                   "mounts",
                   source.path, source.uid),
       "use a folder on ext4, xfs or btrfs (kernel 5.12 or later), or make it writable for everyone");
-  Fd tree{abi::open_tree(AT_FDCWD, source.path.c_str(),
-                         abi::kOpenTreeClone | abi::kOpenTreeCloexec | abi::kAtRecursive)};
+  Fd tree{
+      abi::open_tree(AT_FDCWD, source.path.c_str(), abi::kOpenTreeClone | abi::kOpenTreeCloexec | abi::kAtRecursive)};
   if (!tree) return os_error(fmt::format("cannot lend {}", source.path));
   // A mapping is handed to the kernel as a user namespace; a process must hold it until we have its descriptor.
   Sleeper holder;

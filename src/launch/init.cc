@@ -1,6 +1,6 @@
-// pid 1 of a box: reaps orphans, passes signals on, reports how the guest ended, and takes the box down with it when the
-// guest ends or the supervisor goes. A program of its own without libc: it starts in a few pages, holds nothing of the
-// caller's, and is not dumpable, so the guest can neither read nor trace it.
+// pid 1 of a box: reaps orphans, passes signals on, reports how the guest ended, and takes the box down with it when
+// the guest ends or the supervisor goes. A program of its own without libc: it starts in a few pages, holds nothing of
+// the caller's, and is not dumpable, so the guest can neither read nor trace it.
 //
 // Descriptors (child_plan.h): 3 is the status socket, 4 the ready pipe that the guest waits on.
 #include <stddef.h>  // before linux/signal.h, which needs size_t in older headers
@@ -16,10 +16,24 @@ long call(long number, long a = 0, long b = 0, long c = 0, long d = 0, long e = 
   register long r10 asm("r10") = d;
   register long r8 asm("r8") = e;
   long result;
-  asm volatile("syscall" : "=a"(result) : "a"(number), "D"(a), "S"(b), "d"(c), "r"(r10), "r"(r8) : "rcx", "r11", "memory");
+  asm volatile("syscall"
+               : "=a"(result)
+               : "a"(number), "D"(a), "S"(b), "d"(c), "r"(r10), "r"(r8)
+               : "rcx", "r11", "memory");
   return result;
 }
-enum { kClose = 3, kRead = 0, kWrite = 1, kPpoll = 271, kWait4 = 61, kKill = 62, kPrctl = 157, kExitGroup = 231, kSignalfd4 = 289, kCapset = 126 };
+enum {
+  kClose = 3,
+  kRead = 0,
+  kWrite = 1,
+  kPpoll = 271,
+  kWait4 = 61,
+  kKill = 62,
+  kPrctl = 157,
+  kExitGroup = 231,
+  kSignalfd4 = 289,
+  kCapset = 126
+};
 #elif defined(__aarch64__)
 long call(long number, long a = 0, long b = 0, long c = 0, long d = 0, long e = 0) {
   register long x8 asm("x8") = number;
@@ -31,7 +45,18 @@ long call(long number, long a = 0, long b = 0, long c = 0, long d = 0, long e = 
   asm volatile("svc 0" : "+r"(x0) : "r"(x8), "r"(x1), "r"(x2), "r"(x3), "r"(x4) : "memory");
   return x0;
 }
-enum { kClose = 57, kRead = 63, kWrite = 64, kPpoll = 73, kWait4 = 260, kKill = 129, kPrctl = 167, kExitGroup = 94, kSignalfd4 = 74, kCapset = 91 };
+enum {
+  kClose = 57,
+  kRead = 63,
+  kWrite = 64,
+  kPpoll = 73,
+  kWait4 = 260,
+  kKill = 129,
+  kPrctl = 167,
+  kExitGroup = 94,
+  kSignalfd4 = 74,
+  kCapset = 91
+};
 #else
 #error "port the system calls of init"
 #endif
@@ -79,7 +104,7 @@ extern "C" [[noreturn]] void _start() {
   } header{0x20080522, 0};
   const unsigned none[6] = {};
   call(kCapset, reinterpret_cast<long>(&header), reinterpret_cast<long>(none));
-  call(kClose, kReady);  // the guest may start
+  call(kClose, kReady);                               // the guest may start
   unsigned long child_signal = 1UL << (SIGCHLD - 1);  // blocked since before the clone
   const int signals = static_cast<int>(call(kSignalfd4, -1, reinterpret_cast<long>(&child_signal), 8, 0));
   for (;;) {

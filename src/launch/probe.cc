@@ -48,25 +48,39 @@ ProbedLayer probe_layer(Layer layer, const HostFeatures& host) {
   // As an ordinary user only the owner of a new user namespace may make the others.
   const std::uint64_t base = CLONE_NEWUSER;
   switch (layer) {
-    case Layer::user: return in_child(CLONE_NEWUSER, nothing);
-    case Layer::pid: return in_child(base | CLONE_NEWPID, nothing);
-    case Layer::mount: return in_child(base | CLONE_NEWNS, mounts_a_tmpfs);
-    case Layer::network: return in_child(base | CLONE_NEWNET, nothing);
-    case Layer::ipc: return in_child(base | CLONE_NEWIPC, nothing);
-    case Layer::uts: return in_child(base | CLONE_NEWUTS, nothing);
-    case Layer::cgroup_namespace: return in_child(base | CLONE_NEWCGROUP, nothing);
-    case Layer::proc: return in_child(base | CLONE_NEWNS | CLONE_NEWPID, mounts_proc);
+    case Layer::user:
+      return in_child(CLONE_NEWUSER, nothing);
+    case Layer::pid:
+      return in_child(base | CLONE_NEWPID, nothing);
+    case Layer::mount:
+      return in_child(base | CLONE_NEWNS, mounts_a_tmpfs);
+    case Layer::network:
+      return in_child(base | CLONE_NEWNET, nothing);
+    case Layer::ipc:
+      return in_child(base | CLONE_NEWIPC, nothing);
+    case Layer::uts:
+      return in_child(base | CLONE_NEWUTS, nothing);
+    case Layer::cgroup_namespace:
+      return in_child(base | CLONE_NEWCGROUP, nothing);
+    case Layer::proc:
+      return in_child(base | CLONE_NEWNS | CLONE_NEWPID, mounts_proc);
     case Layer::seccomp: {
       unsigned action = SECCOMP_RET_USER_NOTIF;
       if (abi::seccomp(SECCOMP_GET_ACTION_AVAIL, 0, &action) == 0) return {true, 0};
       return {false, errno};
     }
-    case Layer::no_new_privs: return {::prctl(PR_GET_NO_NEW_PRIVS, 0, 0, 0, 0) >= 0, errno};
-    case Layer::capabilities: return {true, 0};
-    case Layer::landlock: return {host.landlock_abi > 0, ENOSYS};
-    case Layer::subordinate_ids: return {host.privileged || (host.subuid && host.subgid && host.id_helpers), ENOENT};
-    case Layer::cgroups: return {host.cgroup.version != CgroupVersion::none || host.cgroup.ask_systemd, EACCES};
-    case Layer::apparmor: return {host.apparmor_profile, ENOENT};
+    case Layer::no_new_privs:
+      return {::prctl(PR_GET_NO_NEW_PRIVS, 0, 0, 0, 0) >= 0, errno};
+    case Layer::capabilities:
+      return {true, 0};
+    case Layer::landlock:
+      return {host.landlock_abi > 0, ENOSYS};
+    case Layer::subordinate_ids:
+      return {host.privileged || (host.subuid && host.subgid && host.id_helpers), ENOENT};
+    case Layer::cgroups:
+      return {host.cgroup.version != CgroupVersion::none || host.cgroup.ask_systemd, EACCES};
+    case Layer::apparmor:
+      return {host.apparmor_profile, ENOENT};
   }
   return {};
 }

@@ -21,7 +21,8 @@ extern "C" const char pctx_init_end[];
 namespace pctx {
 namespace {
 
-// The user namespace must come first and pid with the clone; a mount namespace needs no more than that. These may follow.
+// The user namespace must come first and pid with the clone; a mount namespace needs no more than that. These may
+// follow.
 constexpr std::uint64_t kLateNamespaces = CLONE_NEWNET | CLONE_NEWIPC | CLONE_NEWUTS;
 
 // Owns the memory that a ChildPlan points into. Lives in the parent until the child has exec'd or died; the child works
@@ -204,7 +205,8 @@ Result<Spawned> spawn(const Plan& plan, const Command& command, std::array<int, 
   Fd guest_end;
   child.guest_channel = -1;
   if (plan.cgroup.version == CgroupVersion::v1) {
-    if (::socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, pair) != 0) return os_error("cannot make a socket pair");
+    if (::socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, pair) != 0)
+      return os_error("cannot make a socket pair");
     box.guest_channel = Fd{pair[0]};
     guest_end = Fd{pair[1]};
     child.guest_channel = guest_end.get();

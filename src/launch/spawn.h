@@ -1,5 +1,5 @@
-// Turns a Plan into a running Box: one clone, id maps, and the handshake with the child. The caller's single thread stays
-// free while the box builds itself.
+// Turns a Plan into a running Box: one clone, id maps, and the handshake with the child. The caller's single thread
+// stays free while the box builds itself.
 #pragma once
 
 #include <array>

@@ -18,7 +18,8 @@ HostFeatures root_host() {
   host.kernel_minor = 18;
   host.landlock_abi = 7;
   host.first_free_id = 0x70000000;
-  host.cgroup = {.version = CgroupVersion::v2, .unified = "/sys/fs/cgroup", .cpu_controller = true, .io_controller = true};
+  host.cgroup = {
+      .version = CgroupVersion::v2, .unified = "/sys/fs/cgroup", .cpu_controller = true, .io_controller = true};
   host.system = {{"/usr", PathKind::directory, ""},
                  {"/bin", PathKind::link, "usr/bin"},
                  {"/lib64", PathKind::link, "usr/lib64"},

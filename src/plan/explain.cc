@@ -17,18 +17,25 @@ std::string attributes(std::uint64_t bits) {
 std::string line(const RootOp& op) {
   const std::string target = "/" + op.target;
   switch (op.kind) {
-    case RootOpKind::directory: return fmt::format("dir      {}", target);
-    case RootOpKind::link: return fmt::format("link     {} -> {}", target, op.text);
+    case RootOpKind::directory:
+      return fmt::format("dir      {}", target);
+    case RootOpKind::link:
+      return fmt::format("link     {} -> {}", target, op.text);
     case RootOpKind::file:
       return fmt::format("file     {} ({} bytes)", target, std::max<std::uint64_t>(op.size, op.text.size()));
     case RootOpKind::bind:
       return fmt::format("bind     {} ({}){}{}", target, attributes(op.attributes),
                          op.text == target ? "" : " from " + op.text, op.idmap ? ", id-mapped" : "");
-    case RootOpKind::scratch: return fmt::format("scratch  {} ({})", target, attributes(op.attributes));
-    case RootOpKind::tmpfs: return fmt::format("tmpfs    {} ({}, {})", target, attributes(op.attributes), op.text);
-    case RootOpKind::proc: return fmt::format("proc     {} ({})", target, attributes(op.attributes));
-    case RootOpKind::devpts: return fmt::format("devpts   {}", target);
-    case RootOpKind::mask: return fmt::format("mask     {}", target);
+    case RootOpKind::scratch:
+      return fmt::format("scratch  {} ({})", target, attributes(op.attributes));
+    case RootOpKind::tmpfs:
+      return fmt::format("tmpfs    {} ({}, {})", target, attributes(op.attributes), op.text);
+    case RootOpKind::proc:
+      return fmt::format("proc     {} ({})", target, attributes(op.attributes));
+    case RootOpKind::devpts:
+      return fmt::format("devpts   {}", target);
+    case RootOpKind::mask:
+      return fmt::format("mask     {}", target);
   }
   return "";
 }

@@ -16,14 +16,17 @@ Result<void> plan_filter(Plan& plan, const HostFeatures& host, const CompileInpu
   const bool accounted = plan.cgroup.version != CgroupVersion::none;
   FilterSpec spec;
   if (inputs.seccomp_profile) {
-    spec = PCTX_TRY(read_oci_profile(*inputs.seccomp_profile, {.kernel = {static_cast<unsigned>(host.kernel_major), static_cast<unsigned>(host.kernel_minor)},
-                                                                   .notify_refusals = !inputs.no_listener}));
+    spec = PCTX_TRY(read_oci_profile(*inputs.seccomp_profile, {.kernel = {static_cast<unsigned>(host.kernel_major),
+                                                                          static_cast<unsigned>(host.kernel_minor)},
+                                                               .notify_refusals = !inputs.no_listener}));
     layer.detail = fmt::format("profile {}", plan.policy.seccomp.value_or("?"));
     if (!accounted)
-      plan.notices.push_back("--seccomp replaces our filter: without cgroups it must itself refuse memfd_create, or the "
-                             "memory limit can be dodged");
+      plan.notices.push_back(
+          "--seccomp replaces our filter: without cgroups it must itself refuse memfd_create, or the "
+          "memory limit can be dodged");
     if (const std::string_view call = refused_launch_call(spec); !call.empty())
-      return usage_error(fmt::format("--seccomp: the profile refuses '{}', without which nothing can be started", call));
+      return usage_error(
+          fmt::format("--seccomp: the profile refuses '{}', without which nothing can be started", call));
   } else {
     spec = default_filter(kHostArch, {.memory_is_accounted = accounted,
                                       .pins_cpus = plan.pin_cpus != 0,

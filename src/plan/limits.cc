@@ -62,7 +62,8 @@ Result<void> check_io(const Plan& plan) {
   if (plan.cgroup.version == CgroupVersion::none)
     return unavailable(fmt::format("--io-read and --io-write need cgroup v2: {}", plan.cgroup.why_none), kCgroupFix);
   if (!plan.cgroup.io_controller)
-    return unavailable("--io-read and --io-write need the io controller, which is not delegated to this user", kCgroupFix);
+    return unavailable("--io-read and --io-write need the io controller, which is not delegated to this user",
+                       kCgroupFix);
   return {};
 }
 
@@ -108,7 +109,8 @@ Result<void> plan_limits(Plan& plan, const HostFeatures& host) {
   if (limits.cpu_time) plan.watchdog.cpu_time = true;
 
   plan.rlimits = {
-      {RLIMIT_CORE, 1, "core"},  // not 0: with that a kernel whose core_pattern is a program still runs it, outside the box
+      {RLIMIT_CORE, 1,
+       "core"},  // not 0: with that a kernel whose core_pattern is a program still runs it, outside the box
       {RLIMIT_NOFILE, limits.files, "nofile"},
       {RLIMIT_FSIZE, limits.disk, "fsize"},
       {RLIMIT_MEMLOCK, 64_KiB, "memlock"},
@@ -123,9 +125,10 @@ Result<void> plan_limits(Plan& plan, const HostFeatures& host) {
     plan.rlimits.push_back({RLIMIT_CPU, static_cast<rlim_t>((limits.cpu_time->count() + 1999) / 1000), "cpu"});
 
   note(plan, "memory", format_size(limits.memory), cgroups ? by : "watchdog");
-  note(plan, "cpus", format_cpus(limits.cpus), cgroups && plan.cgroup.cpu_controller ? by
-                                                  : plan.pin_cpus != 0                  ? "pinning"
-                                                                                        : "the host has no more");
+  note(plan, "cpus", format_cpus(limits.cpus),
+       cgroups && plan.cgroup.cpu_controller ? by
+       : plan.pin_cpus != 0                  ? "pinning"
+                                             : "the host has no more");
   note(plan, "pids", std::to_string(limits.pids), cgroups ? by : plan.watchdog.pids ? "watchdog" : "rlimit");
   note(plan, "timeout", limits.timeout.count() > 0 ? format_duration(limits.timeout) : "none", "supervisor");
   if (limits.cpu_time) note(plan, "cpu_time", format_duration(*limits.cpu_time), "watchdog and rlimit");

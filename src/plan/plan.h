@@ -1,5 +1,5 @@
-// Plan: Policy + what this host can do, compiled to exact operations. Pure: the same input gives the same plan, so plans
-// are printed by `explain` and compared in tests without any privilege.
+// Plan: Policy + what this host can do, compiled to exact operations. Pure: the same input gives the same plan, so
+// plans are printed by `explain` and compared in tests without any privilege.
 #pragma once
 
 #include <linux/filter.h>
@@ -35,7 +35,7 @@ struct CompileInputs {
   std::uint32_t instance = 0;                  // tells simultaneous boxes apart; the launcher's pid
   bool terminal = false;                       // --tty
   bool no_listener = false;  // a container's own listener is in the way: refusals are answered without being recorded
-  LayerSet missing;  // layers that a probe found this host cannot give (only asked when degrading is allowed)
+  LayerSet missing;          // layers that a probe found this host cannot give (only asked when degrading is allowed)
 };
 
 // One step in building the box's root. Targets are relative to it.
@@ -47,9 +47,9 @@ struct RootOp {
   std::string text;              // link target, file content, bind source, tmpfs options
   std::uint64_t attributes = 0;  // MOUNT_ATTR_*
   unsigned mode = 0755;
-  std::uint64_t size = 0;        // file: extended to this many bytes of zeros
-  bool directory = false;        // bind, mask: the target is a directory
-  bool device = false;           // bind: must be the character device `major:minor`
+  std::uint64_t size = 0;  // file: extended to this many bytes of zeros
+  bool directory = false;  // bind, mask: the target is a directory
+  bool device = false;     // bind: must be the character device `major:minor`
   unsigned major = 0, minor = 0;
   std::optional<LentPath> lent;  // bind: of the user's choosing
   bool idmap = false;            // bind: shown in the box as owned by the guest
@@ -70,8 +70,8 @@ struct IdMap {
   std::uint32_t inside = 1000;
   std::uint32_t host_uid = 0;
   std::uint32_t host_gid = 0;
-  bool by_helper = false;      // newuidmap, newgidmap
-  bool drop_groups = false;    // setgroups is ours to call
+  bool by_helper = false;    // newuidmap, newgidmap
+  bool drop_groups = false;  // setgroups is ours to call
 };
 
 struct CgroupWrite {

@@ -184,7 +184,8 @@ class RuleWriter {
 
   // Without these flags the mode is whatever the register held.
   void write_open(unsigned flags_index) {
-    for (const auto flag : {kOpenCreate, kOpenTemporary}) refuse_set_id(flags_index + 1, masked(flags_index, flag, flag));
+    for (const auto flag : {kOpenCreate, kOpenTemporary})
+      refuse_set_id(flags_index + 1, masked(flags_index, flag, flag));
     allow();
   }
 

@@ -4,10 +4,10 @@
 #include <gtest/gtest.h>
 #include <linux/sched.h>
 #include <netinet/tcp.h>
-#include <sys/resource.h>
 #include <sys/ioctl.h>
 #include <sys/mman.h>
 #include <sys/prctl.h>
+#include <sys/resource.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
 #include <sys/syscall.h>

@@ -145,8 +145,14 @@ Result<Policy> policy_from_json(std::string_view input, Policy policy) {
   std::vector<Bind> ro, rw;
   const Table file_keys{
       {"mnt", field("files.mnt", policy.mnt, text)},
-      {"ro", [&](const Json& v) { return list("files.ro", v, ro, [](const std::string& t) { return parse_bind(t, false); }); }},
-      {"rw", [&](const Json& v) { return list("files.rw", v, rw, [](const std::string& t) { return parse_bind(t, true); }); }},
+      {"ro",
+       [&](const Json& v) {
+         return list("files.ro", v, ro, [](const std::string& t) { return parse_bind(t, false); });
+       }},
+      {"rw",
+       [&](const Json& v) {
+         return list("files.rw", v, rw, [](const std::string& t) { return parse_bind(t, true); });
+       }},
       {"tmpfs", [&](const Json& v) { return list("files.tmpfs", v, policy.tmpfs, parse_tmpfs); }},
       {"workdir", field("files.workdir", policy.workdir, text)},
   };
@@ -181,8 +187,7 @@ Result<Policy> policy_from_json(std::string_view input, Policy policy) {
       {"allow_degraded", [&](const Json& value) { return layers("allow_degraded", value, policy.allow_degraded); }},
   };
   PCTX_TRY(read_object("", json, keys));
-  for (std::vector<Bind>* binds : {&ro, &rw})
-    policy.binds.insert(policy.binds.end(), binds->begin(), binds->end());
+  for (std::vector<Bind>* binds : {&ro, &rw}) policy.binds.insert(policy.binds.end(), binds->begin(), binds->end());
   return policy;
 }
 

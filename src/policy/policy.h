@@ -1,4 +1,5 @@
-// Policy: what a run may do. Plain data, with defaults that are safe and useful on their own; JSON outside, this inside.
+// Policy: what a run may do. Plain data, with defaults that are safe and useful on their own; JSON outside, this
+// inside.
 #pragma once
 
 #include <cstdint>
@@ -22,8 +23,8 @@ struct Limits {
   std::optional<Millis> cpu_time;
   std::uint64_t disk = 256_MiB;  // /tmp, /dev/shm and the home folder together
   std::uint64_t inodes = 20'000;
-  std::uint64_t output = 16_MiB;  // stdout and stderr together
-  std::uint64_t files = 512;      // open files of one process
+  std::uint64_t output = 16_MiB;         // stdout and stderr together
+  std::uint64_t files = 512;             // open files of one process
   std::optional<std::uint64_t> io_read;  // bytes per second
   std::optional<std::uint64_t> io_write;
 };

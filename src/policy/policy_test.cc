@@ -50,23 +50,20 @@ TEST_P(PolicyRefuses, and_names_the_place) {
   EXPECT_NE(policy.error().what.find(GetParam().names), std::string::npos) << policy.error().what;
 }
 
-INSTANTIATE_TEST_SUITE_P(Inputs, PolicyRefuses,
-                         testing::Values(Refused{R"({"limit": {}})", "limit"},
-                                         Refused{R"({"limits": {"mem": 1}})", "limits.mem"},
-                                         Refused{R"({"limits": {"memory": "lots"}})", "limits.memory"},
-                                         Refused{R"({"limits": {"pids": -1}})", "limits.pids"},
-                                         Refused{R"({"limits": {"pids": 1.5}})", "limits.pids"},
-                                         Refused{R"({"limits": []})", "limits"},
-                                         Refused{R"({"network": true})", "network"},
-                                         Refused{R"({"network": "lan"})", "network"},
-                                         Refused{R"({"files": {"ro": "x"}})", "files.ro"},
-                                         Refused{R"({"files": {"rw": ["/x"]}})", "files.rw"},
-                                         Refused{R"({"identity": {"env": {"A": 1}}})", "identity.env.A"},
-                                         Refused{R"({"identity": {"uid": 70000}})", "identity.uid"},
-                                         Refused{R"({"require": ["armour"]})", "armour"},
-                                         Refused{R"({"network": "none", "network": "host"})", "twice"},
-                                         Refused{R"([])", "object"}, Refused{R"({)", "JSON"},
-                                         Refused{R"([[[[[[[[[[[[1]]]]]]]]]]]])", "deeper"}));
+INSTANTIATE_TEST_SUITE_P(
+    Inputs, PolicyRefuses,
+    testing::Values(Refused{R"({"limit": {}})", "limit"}, Refused{R"({"limits": {"mem": 1}})", "limits.mem"},
+                    Refused{R"({"limits": {"memory": "lots"}})", "limits.memory"},
+                    Refused{R"({"limits": {"pids": -1}})", "limits.pids"},
+                    Refused{R"({"limits": {"pids": 1.5}})", "limits.pids"}, Refused{R"({"limits": []})", "limits"},
+                    Refused{R"({"network": true})", "network"}, Refused{R"({"network": "lan"})", "network"},
+                    Refused{R"({"files": {"ro": "x"}})", "files.ro"},
+                    Refused{R"({"files": {"rw": ["/x"]}})", "files.rw"},
+                    Refused{R"({"identity": {"env": {"A": 1}}})", "identity.env.A"},
+                    Refused{R"({"identity": {"uid": 70000}})", "identity.uid"},
+                    Refused{R"({"require": ["armour"]})", "armour"},
+                    Refused{R"({"network": "none", "network": "host"})", "twice"}, Refused{R"([])", "object"},
+                    Refused{R"({)", "JSON"}, Refused{R"([[[[[[[[[[[[1]]]]]]]]]]]])", "deeper"}));
 
 Policy with(void (*change)(Policy&)) {
   Policy policy;
@@ -75,7 +72,8 @@ Policy with(void (*change)(Policy&)) {
 }
 
 TEST(Validate, refuses_what_would_undo_a_layer) {
-  for (const char* target : {"/", "/proc", "/proc/sys", "/dev", "/dev/shm", "/sys/x", "/etc", "/tmp", "relative", "/a/../b", "/a//b"}) {
+  for (const char* target :
+       {"/", "/proc", "/proc/sys", "/dev", "/dev/shm", "/sys/x", "/etc", "/tmp", "relative", "/a/../b", "/a//b"}) {
     Policy policy;
     policy.binds.push_back({"/opt", target, false});
     EXPECT_FALSE(validate(policy).has_value()) << target;
@@ -94,9 +92,7 @@ TEST(Validate, refuses_limits_out_of_range_and_names_the_option) {
 }
 
 TEST(Validate, refuses_two_things_at_one_place) {
-  EXPECT_FALSE(validate(with([](Policy& p) {
-                 p.binds = {{"/a", "/x", false}, {"/b", "/x", false}};
-               })).has_value());
+  EXPECT_FALSE(validate(with([](Policy& p) { p.binds = {{"/a", "/x", false}, {"/b", "/x", false}}; })).has_value());
   EXPECT_FALSE(validate(with([](Policy& p) {
                  p.mnt = "/a";
                  p.tmpfs = {{"/mnt", 1_MiB}};

@@ -33,7 +33,8 @@ Result<void> check_guest_path(std::string_view what, const std::string& path) {
 bool is_reserved(std::string_view target) {
   constexpr std::array<std::string_view, 5> kReserved{"/proc", "/dev", "/sys", "/etc", "/tmp"};
   for (std::string_view place : kReserved)
-    if (target == place || (place != "/tmp" && place != "/etc" && target.starts_with(place) && target[place.size()] == '/'))
+    if (target == place ||
+        (place != "/tmp" && place != "/etc" && target.starts_with(place) && target[place.size()] == '/'))
       return true;
   return target == "/";
 }
@@ -46,8 +47,7 @@ Result<void> check_targets(const Policy& policy) {
     if (is_reserved(target))
       return usage_error(fmt::format("{}: {} is made by the sandbox itself", what, target),
                          "choose another place in the box, for example /data");
-    if (!seen.insert(target).second)
-      return usage_error(fmt::format("{}: {} is given twice", what, target));
+    if (!seen.insert(target).second) return usage_error(fmt::format("{}: {} is given twice", what, target));
     return {};
   };
   for (const Bind& bind : policy.binds) PCTX_TRY(claim(bind.writable ? "--rw" : "--ro", bind.target));

@@ -23,15 +23,24 @@ namespace {
 
 // What a box may be lent of the system: each is looked for once. Nothing else of the host is ever lent by default.
 constexpr std::array kSystemCandidates{
-    "/usr",           "/bin",
-    "/sbin",          "/lib",
-    "/lib64",         "/lib32",
-    "/libx32",        "/nix/store",
-    "/etc/alternatives", "/etc/ld.so.cache",
-    "/etc/localtime", "/etc/ssl/certs",
-    "/etc/ssl/openssl.cnf", "/etc/pki/tls/certs",
-    "/etc/pki/tls/openssl.cnf", "/etc/pki/ca-trust/extracted",
-    "/etc/crypto-policies", "/etc/fonts",
+    "/usr",
+    "/bin",
+    "/sbin",
+    "/lib",
+    "/lib64",
+    "/lib32",
+    "/libx32",
+    "/nix/store",
+    "/etc/alternatives",
+    "/etc/ld.so.cache",
+    "/etc/localtime",
+    "/etc/ssl/certs",
+    "/etc/ssl/openssl.cnf",
+    "/etc/pki/tls/certs",
+    "/etc/pki/tls/openssl.cnf",
+    "/etc/pki/ca-trust/extracted",
+    "/etc/crypto-policies",
+    "/etc/fonts",
 };
 
 std::string link_target(const char* path) {
@@ -108,7 +117,8 @@ bool profile_is_loaded(std::string_view profile) {
   return found;
 }
 
-// Fifth field of each line; spaces and the like are octal there, and stay so: such a path is then not taken for a parent.
+// Fifth field of each line; spaces and the like are octal there, and stay so: such a path is then not taken for a
+// parent.
 std::vector<std::string> mount_points() {
   std::vector<std::string> points;
   const auto table = sys::try_read_file("/proc/self/mountinfo", 4_MiB);

@@ -1,5 +1,5 @@
-// HostFeatures: what this host can do, probed once and then passed as a value. Cheap by design (a cold run pays for it):
-// whether namespaces may be created is learnt by creating them, and only a failure asks the slower `diagnose`.
+// HostFeatures: what this host can do, probed once and then passed as a value. Cheap by design (a cold run pays for
+// it): whether namespaces may be created is learnt by creating them, and only a failure asks the slower `diagnose`.
 #pragma once
 
 #include <sys/types.h>
@@ -29,13 +29,13 @@ enum class CgroupVersion { none, v1, v2 };
 // Where boxes' cgroups may be made. In v1 each controller is a hierarchy of its own.
 struct CgroupHost {
   CgroupVersion version = CgroupVersion::none;
-  std::string why_none;  // the cause, when version is none
-  std::string unified;   // v2: the directory that gets the box's directory
+  std::string why_none;                    // the cause, when version is none
+  std::string unified;                     // v2: the directory that gets the box's directory
   std::string memory, pids, cpu, cpuacct;  // v1: likewise, empty where the controller is missing
-  bool memsw = false;     // v1: memory.memsw.* exist
-  bool cpu_controller = false;  // a user's systemd may delegate memory and pids without these two
+  bool memsw = false;                      // v1: memory.memsw.* exist
+  bool cpu_controller = false;             // a user's systemd may delegate memory and pids without these two
   bool io_controller = false;
-  bool own_scope = false;  // v2: `unified` holds ourselves; we must step into a leaf first
+  bool own_scope = false;    // v2: `unified` holds ourselves; we must step into a leaf first
   bool ask_systemd = false;  // rootless v2: a delegated scope can be had from the user's systemd
 };
 
@@ -52,7 +52,7 @@ struct HostFeatures {
   CgroupHost cgroup;
   std::uint32_t first_free_id = 0;  // privileged: start of the ids that no account uses
   std::optional<IdRange> subuid, subgid;
-  bool id_helpers = false;  // newuidmap and newgidmap are installed
+  bool id_helpers = false;       // newuidmap and newgidmap are installed
   std::vector<HostPath> system;  // the candidates of `system_candidates`, in that order, absent ones left out
   std::string attach_point;      // an existing directory on which the new root is mounted before the pivot
   std::string timezone;          // the caller's TZ, possibly empty

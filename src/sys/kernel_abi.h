@@ -52,7 +52,8 @@ inline int fsmount(int fs, std::uint64_t attributes) noexcept {
 }
 inline int mount_setattr(int mount, unsigned flags, const MountAttr& attr) noexcept {
   constexpr long kNumber = 442;
-  return static_cast<int>(::syscall(kNumber, mount, "", static_cast<unsigned>(AT_EMPTY_PATH) | flags, &attr, sizeof attr));
+  return static_cast<int>(
+      ::syscall(kNumber, mount, "", static_cast<unsigned>(AT_EMPTY_PATH) | flags, &attr, sizeof attr));
 }
 inline int pivot_root(const char* new_root, const char* put_old) noexcept {
   return static_cast<int>(::syscall(SYS_pivot_root, new_root, put_old));
@@ -93,9 +94,9 @@ inline constexpr std::uint64_t kLandlockMakeSock = 1ULL << 9;
 inline constexpr std::uint64_t kLandlockMakeFifo = 1ULL << 10;
 inline constexpr std::uint64_t kLandlockMakeBlock = 1ULL << 11;
 inline constexpr std::uint64_t kLandlockMakeSym = 1ULL << 12;
-inline constexpr std::uint64_t kLandlockRefer = 1ULL << 13;     // ABI 2
-inline constexpr std::uint64_t kLandlockTruncate = 1ULL << 14;  // ABI 3
-inline constexpr std::uint64_t kLandlockIoctlDev = 1ULL << 15;  // ABI 5
+inline constexpr std::uint64_t kLandlockRefer = 1ULL << 13;             // ABI 2
+inline constexpr std::uint64_t kLandlockTruncate = 1ULL << 14;          // ABI 3
+inline constexpr std::uint64_t kLandlockIoctlDev = 1ULL << 15;          // ABI 5
 inline constexpr std::uint64_t kLandlockScopeAbstractUnix = 1ULL << 0;  // ABI 6
 inline constexpr std::uint64_t kLandlockScopeSignal = 1ULL << 1;        // ABI 6
 struct LandlockRuleset {
@@ -105,7 +106,8 @@ struct [[gnu::packed]] LandlockPathRule {
   std::uint64_t allowed;
   std::int32_t parent_fd;
 };
-// ABI 0 is a kernel without Landlock. The structure grew with ABI 4 (net) and 6 (scoped); older kernels refuse a larger one.
+// ABI 0 is a kernel without Landlock. The structure grew with ABI 4 (net) and 6 (scoped); older kernels refuse a larger
+// one.
 inline constexpr std::size_t landlock_ruleset_size(int abi) { return abi >= 6 ? 24 : abi >= 4 ? 16 : 8; }
 inline int landlock_create_ruleset(const LandlockRuleset* attr, std::size_t size, unsigned flags) noexcept {
   return static_cast<int>(::syscall(444, attr, size, flags));

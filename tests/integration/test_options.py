@@ -73,7 +73,7 @@ def test_fraction_of_a_cpu_is_bound_or_refused(report, pctx, layers):
         assert report("--cpus", "0.5", "--", "true")["receipt"]["limits"]["cpus"]["value"] == "0.5"
         return
     done = pctx("run", "--cpus", "0.5", "--", "echo", "ran")
-    assert done.returncode == 125 and "needs cgroups" in done.stderr and "ran" not in done.stdout
+    assert done.returncode == 125 and "needs the cpu cgroup" in done.stderr and "ran" not in done.stdout
     assert report("--cpus", "0.5", "--allow-degraded", "cgroups", "--", "true")["status"] == 0
 
 
