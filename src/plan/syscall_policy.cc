@@ -174,18 +174,14 @@ class RuleWriter {
   }
 
   // On a folder that is lent read-write a set-id file would outlive the box, as the folder owner's.
-  void refuse_set_id(unsigned mode_index, std::optional<ArgTest> when = std::nullopt) {
-    for (const auto bit : {kSetUid, kSetGid}) {
-      std::vector<ArgTest> tests{masked(mode_index, bit, bit)};
-      if (when) tests.push_back(*when);
-      refuse(std::move(tests));
-    }
+  void refuse_set_id(unsigned mode_index) {
+    for (const auto bit : {kSetUid, kSetGid}) refuse({masked(mode_index, bit, bit)});
   }
 
-  // Without these flags the mode is whatever the register held.
+  // Without these flags nothing is made, and the mode is whatever the register held: most opens are through here.
   void write_open(unsigned flags_index) {
-    for (const auto flag : {kOpenCreate, kOpenTemporary})
-      refuse_set_id(flags_index + 1, masked(flags_index, flag, flag));
+    allow({masked(flags_index, kOpenCreate | kOpenTemporary, 0)});
+    refuse_set_id(flags_index + 1);
     allow();
   }
 
