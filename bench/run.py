@@ -129,7 +129,7 @@ def main() -> int:
     parser.add_argument("--out", type=Path, default=TREE / "bench" / "results")
     arguments = parser.parse_args()
     results: dict[str, dict[str, list[float]]] = {}
-    sections = [f"Kernel {platform.release()}, {os.cpu_count()} CPUs, {arguments.rounds} rounds, interleaved; "
+    sections = [f"Linux {".".join(platform.release().split(".")[:2])}, {os.cpu_count()} CPUs, {arguments.rounds} rounds, interleaved; "
                 f"load average {os.getloadavg()[0]:.1f} at the start."]
     with tempfile.TemporaryDirectory(prefix="pctx-bench-") as folder:
         scratch = Path(folder)
