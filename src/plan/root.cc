@@ -113,7 +113,7 @@ void system_tree(RootBuilder& root, const HostFeatures& host) {
   }
 }
 
-void synthetic_etc(RootBuilder& root, const Plan& plan, const HostFeatures& host) {
+void synthetic_etc(RootBuilder& root, const Plan& plan) {
   const Policy& policy = plan.policy;
   const std::string name = policy.uid == 0 ? "root" : kUser;
   root.file("etc/passwd",
@@ -129,7 +129,6 @@ void synthetic_etc(RootBuilder& root, const Plan& plan, const HostFeatures& host
     root.bind("/etc/resolv.conf", "etc/resolv.conf", false, kLent);
   else
     root.file("etc/resolv.conf", "");
-  (void)host;
 }
 
 // Without mount_setattr only the top of a lent tree becomes read-only: what is mounted inside it would stay writable.
@@ -152,7 +151,7 @@ Result<void> plan_root(Plan& plan, const HostFeatures& host, const CompileInputs
   plan.attach_point = host.attach_point;
   plan.home = fmt::format("/home/{}", kUser);
   system_tree(root, host);
-  synthetic_etc(root, plan, host);
+  synthetic_etc(root, plan);
   root.directory("run");
   root.directory("var/empty");
   root.link("var/tmp", "../tmp");

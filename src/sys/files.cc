@@ -1,7 +1,6 @@
 #include "sys/files.h"
 
 #include <fcntl.h>
-#include <sys/socket.h>
 
 #include <array>
 #include <cstring>
@@ -61,26 +60,6 @@ Result<void> write_all(int fd, std::string_view bytes) {
     if (put < 0) return os_error("cannot write");
     bytes.remove_prefix(static_cast<std::size_t>(put));
   }
-  return {};
-}
-
-Result<void> send_with_fds(int socket, std::span<const std::byte> bytes, std::span<const int> fds) {
-  iovec data{const_cast<std::byte*>(bytes.data()), bytes.size()};
-  alignas(cmsghdr) std::array<char, CMSG_SPACE(8 * sizeof(int))> control{};
-  if (fds.size() > 8) return os_error("too many descriptors for one message", EINVAL);
-  msghdr message{};
-  message.msg_iov = &data;
-  message.msg_iovlen = 1;
-  if (!fds.empty()) {
-    message.msg_control = control.data();
-    message.msg_controllen = CMSG_SPACE(fds.size_bytes());
-    cmsghdr* header = CMSG_FIRSTHDR(&message);
-    header->cmsg_level = SOL_SOCKET;
-    header->cmsg_type = SCM_RIGHTS;
-    header->cmsg_len = CMSG_LEN(fds.size_bytes());
-    std::memcpy(CMSG_DATA(header), fds.data(), fds.size_bytes());
-  }
-  if (::sendmsg(socket, &message, MSG_NOSIGNAL) < 0) return os_error("cannot send a message");
   return {};
 }
 

@@ -24,9 +24,6 @@ std::optional<std::string> try_read_file(const std::string& path, std::size_t li
 Result<void> write_at(int dir, const std::string& path, std::string_view text);
 Result<void> write_all(int fd, std::string_view bytes);
 
-// Unix sockets: one message with descriptors. `receive` returns the number of bytes, 0 at the end.
-Result<void> send_with_fds(int socket, std::span<const std::byte> bytes, std::span<const int> fds);
-
 std::string join(std::string_view directory, std::string_view name);
 std::vector<std::string_view> split(std::string_view text, char separator);
 // Whether the first line of `text` has `word` among its words: "cpu" is not "cpuset".
