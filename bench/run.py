@@ -33,6 +33,9 @@ class Contestants:
             "unsandboxed": [],
             "pctx-sandbox": [binary, "run", "--"],
             "bwrap": ["bwrap", "--unshare-all", *READ_ONLY_ROOT, "--"],
+            # Fewer mounts than any of the others: the host's own /dev and /tmp stay visible, and there is no /proc
+            # of its own.
+            "bwrap, host's tree as it is": ["bwrap", "--unshare-all", "--ro-bind", "/", "/", "--"],
             "nsjail": ["nsjail", "-Mo", "-q", "-c", "/", "--user", "65534", "--group", "65534", "--"],
             "firejail": ["firejail", "--quiet", "--noprofile", "--net=none", "--"],
         }
@@ -129,7 +132,8 @@ def main() -> int:
     parser.add_argument("--out", type=Path, default=TREE / "bench" / "results")
     arguments = parser.parse_args()
     results: dict[str, dict[str, list[float]]] = {}
-    sections = [f"Linux {".".join(platform.release().split(".")[:2])}, {os.cpu_count()} CPUs, {arguments.rounds} rounds, interleaved; "
+    kernel = ".".join(platform.release().split(".")[:2])
+    sections = [f"Linux {kernel}, {os.cpu_count()} CPUs, {arguments.rounds} rounds, interleaved; "
                 f"load average {os.getloadavg()[0]:.1f} at the start."]
     with tempfile.TemporaryDirectory(prefix="pctx-bench-") as folder:
         scratch = Path(folder)

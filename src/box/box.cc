@@ -192,6 +192,8 @@ void Supervisor::on_status() {
       // sweeps.
       janitor_.release();
       cgroup_usage_ = cgroup_.usage();
+      // init is in none of v1's: they are empty now, unless the guest left processes behind.
+      if (plan_.cgroup.version == CgroupVersion::v1) cgroup_.remove_empty();
       break;
     case Message::listener:
       denials_.listen(std::move(fds[0]), plan_.policy.seccomp.has_value());
@@ -361,9 +363,10 @@ Result<Ending> Supervisor::finish() {
 }  // namespace
 
 Result<Ending> run_box(const Plan& plan, const Command& command, const RunOptions& options) {
-  sweep_cgroups(plan.cgroup);
   Supervisor supervisor{plan, command, options};
   PCTX_TRY(supervisor.start());
+  // What killed runs have left is swept while the new box is being built: nobody waits for it.
+  sweep_cgroups(plan.cgroup);
   PCTX_TRY(supervisor.supervise());
   return supervisor.finish();
 }

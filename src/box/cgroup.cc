@@ -228,6 +228,11 @@ void BoxCgroup::kill() const {
   for (const Part& entry : parts_) kill_members(entry.directory.get());
 }
 
+void BoxCgroup::remove_empty() {
+  while (!parts_.empty() && ::unlinkat(parts_.back().parent.get(), parts_.back().name.c_str(), AT_REMOVEDIR) == 0)
+    parts_.pop_back();
+}
+
 Result<void> BoxCgroup::remove() {
   while (!parts_.empty()) {
     const Part entry = std::move(parts_.back());

@@ -43,6 +43,8 @@ class BoxCgroup {
   Fd watch_memory() const;
   CgroupUsage usage() const;
   void kill() const;
+  // Removes what no process is in, without waiting.
+  void remove_empty();
   // Waits until the kernel has let go of the last process, then removes. Bounded.
   Result<void> remove();
 

@@ -300,6 +300,17 @@ void join_cgroups(const ChildPlan& plan, int channel) noexcept {
   }
 }
 
+// The guest's process is to make the namespaces while we build the root. A fork is left on the CPU of its parent when
+// the others are busy, and the supervisor's CPU is, for a moment still: then the two of us would share one and leave
+// the other idle. It goes back to all its CPUs before it becomes the guest.
+static void spread(const ChildPlan& plan, pid_t guest) noexcept {
+  cpu_set_t others = plan.allowed;
+  unsigned here = 0;
+  if (::syscall(SYS_getcpu, &here, nullptr, nullptr) != 0 || here >= CPU_SETSIZE) return;
+  CPU_CLR(here, &others);
+  (void)::syscall(SYS_sched_setaffinity, guest, sizeof others, &others);
+}
+
 void run_child(ChildPlan& plan) noexcept {
   ::umask(022);
   int sync[2];
@@ -313,6 +324,7 @@ void run_child(ChildPlan& plan) noexcept {
     ::close(sync[0]);
     run_guest(plan, sync[1], host_proc);
   }
+  if (plan.spread) spread(plan, static_cast<pid_t>(guest));
   ::close(sync[1]);
   ::close(host_proc);
   int proc = -1;
@@ -324,7 +336,6 @@ void run_child(ChildPlan& plan) noexcept {
   if (::send(sync[0], "r", 1, MSG_NOSIGNAL) != 1) ::_exit(127);
   if (plan.send_probes) send_probes(plan, root, proc);
   close_box(plan, root);
-  if (plan.guest_channel >= 0) join_cgroups(plan, plan.status);
   join_namespaces(plan, sync[0]);
   become_init(plan, init, sync[0]);
 }

@@ -101,7 +101,7 @@ struct ChildRule {
 
 struct ChildPlan {
   int status;         // our end of the status socket
-  int guest_channel;  // v1: where the guest receives Message::cgroups, as init does on `status`; else -1
+  int guest_channel;  // v1: where the guest receives Message::cgroups; else -1
   int std_fds[3];
   ChildOp* ops;
   std::size_t op_count;
@@ -119,8 +119,8 @@ struct ChildPlan {
   bool terminal, send_probes;
   winsize window;  // of the caller's terminal
   const char* workdir;
-  bool pin;
-  cpu_set_t cpus;
+  bool pin, spread;        // the guest stays on `cpus`; there is more than one in `allowed`
+  cpu_set_t allowed, cpus;
   const ResourceLimit* rlimits;
   std::size_t rlimit_count;
   bool keyring;

@@ -77,11 +77,9 @@ std::vector<ResourceLimit> clamp(std::vector<ResourceLimit> limits) {
   return limits;
 }
 
-cpu_set_t pick_cpus(unsigned count) {
-  cpu_set_t allowed, chosen;
-  CPU_ZERO(&allowed);
+cpu_set_t pick_cpus(const cpu_set_t& allowed, unsigned count) {
+  cpu_set_t chosen;
   CPU_ZERO(&chosen);
-  (void)::sched_getaffinity(0, sizeof allowed, &allowed);
   // Not always the first ones: many boxes would share them.
   const unsigned offset = static_cast<unsigned>(::getpid());
   for (unsigned i = 0; i < CPU_SETSIZE && count > 0; ++i) {
@@ -156,8 +154,10 @@ Result<ChildPlan> build(const Plan& plan, const Command& command, std::array<int
   if (plan.terminal) (void)::ioctl(STDIN_FILENO, TIOCGWINSZ, &child.window);
   child.send_probes = plan.watchdog.any();
   child.workdir = plan.workdir.c_str();
+  CPU_ZERO(&child.allowed);
+  child.spread = ::sched_getaffinity(0, sizeof child.allowed, &child.allowed) == 0 && CPU_COUNT(&child.allowed) > 1;
   child.pin = plan.pin_cpus != 0;
-  if (child.pin) child.cpus = pick_cpus(plan.pin_cpus);
+  child.cpus = child.pin ? pick_cpus(child.allowed, plan.pin_cpus) : child.allowed;
   child.rlimits = memory.rlimits.data();
   child.rlimit_count = memory.rlimits.size();
   child.keyring = plan.keyring;
@@ -244,8 +244,7 @@ Result<Spawned> spawn(const Plan& plan, const Command& command, std::array<int, 
 }
 
 void admit(const Spawned& box, std::span<const int> tasks) {
-  for (const int channel : {box.guest_channel.get(), box.status.get()})
-    (void)send_frame(channel, {Message::cgroups, Step::handshake, 0, 0, 0}, tasks.data(), tasks.size());
+  (void)send_frame(box.guest_channel.get(), {Message::cgroups, Step::handshake, 0, 0, 0}, tasks.data(), tasks.size());
 }
 
 }  // namespace pctx

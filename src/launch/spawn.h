@@ -22,7 +22,7 @@ struct Spawned {
   pid_t pid = -1;  // of the box's init, as the host sees it
   Fd pidfd;
   Fd status;         // StatusFrames
-  Fd guest_channel;  // v1: the guest's own copy of the way into its cgroups
+  Fd guest_channel;  // v1: the guest's way into its cgroups
 };
 
 // `std_fds` are the guest's 0, 1 and 2. `cgroup` is the directory to start in (v2), or -1.
