@@ -161,26 +161,10 @@ void Supervisor::kill_box() {
 
 void Supervisor::on_status() {
   StatusFrame frame{};
-  iovec data{&frame, sizeof frame};
-  alignas(cmsghdr) std::array<char, CMSG_SPACE(4 * sizeof(int))> control{};
-  msghdr message{};
-  message.msg_iov = &data;
-  message.msg_iovlen = 1;
-  message.msg_control = control.data();
-  message.msg_controllen = control.size();
-  const ssize_t got = ::recvmsg(box_.status.get(), &message, MSG_CMSG_CLOEXEC | MSG_DONTWAIT);
-  if (got < 0 && (errno == EAGAIN || errno == EINTR)) return;
-  if (got != sizeof frame) {
-    box_.status.reset();
-    return;
-  }
-  std::array<Fd, 4> fds;
-  if (const cmsghdr* header = CMSG_FIRSTHDR(&message); header != nullptr && header->cmsg_type == SCM_RIGHTS)
-    for (std::size_t i = 0; i < (header->cmsg_len - CMSG_LEN(0)) / sizeof(int) && i < fds.size(); ++i) {
-      int fd = -1;
-      std::memcpy(&fd, CMSG_DATA(header) + i * sizeof(int), sizeof fd);
-      fds[i] = Fd{fd};
-    }
+  FrameFds fds;
+  const FrameRead read = read_frame(box_.status.get(), frame, fds);
+  if (read == FrameRead::end) box_.status.reset();
+  if (read != FrameRead::frame) return;
   switch (frame.kind) {
     case Message::failure:
       if (!failure_) failure_ = describe_failure(frame, plan_, command_);

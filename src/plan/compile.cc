@@ -162,7 +162,7 @@ Result<Plan> compile(const Policy& policy, const HostFeatures& host, const Compi
   plan_ids(plan, host, inputs);
   PCTX_TRY(plan_root(plan, host, inputs));
   PCTX_TRY(plan_limits(plan, host));
-  plan_landlock(plan, host);
+  plan_landlock(plan, host, inputs);
   PCTX_TRY(plan_filter(plan, host, inputs));
   plan_environment(plan, host);
   plan_settings(plan);

@@ -30,6 +30,7 @@ Result<void> plan_filter(Plan& plan, const HostFeatures& host, const CompileInpu
   } else {
     spec = default_filter(kHostArch, {.memory_is_accounted = accounted,
                                       .pins_cpus = plan.pin_cpus != 0,
+                                      .zygote = inputs.pool,
                                       .refusal = inputs.no_listener ? Refusal::error : Refusal::notify});
     layer.detail = "default allow-list";
   }
