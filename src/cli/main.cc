@@ -44,6 +44,7 @@ int main(int argc, char** argv) {
   add_explain(app, words, status);
   add_doctor(app, words, status);
   add_setup(app, status);
+  add_serve(app, words, status);
   add_completions(app, status);
   app.add_subcommand("help", "Print this help")->callback([&] { fmt::print("{}", app.help()); });
   try {

@@ -36,6 +36,7 @@ void add_run(CLI::App& app, const Words& words, int& status);
 void add_explain(CLI::App& app, const Words& words, int& status);
 void add_doctor(CLI::App& app, const Words& words, int& status);
 void add_setup(CLI::App& app, int& status);
+void add_serve(CLI::App& app, const Words& words, int& status);
 void add_completions(CLI::App& app, int& status);
 
 }  // namespace pctx::cli
