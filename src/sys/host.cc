@@ -15,6 +15,7 @@
 #include <fmt/format.h>
 
 #include "base/units.h"
+#include "sys/delegation.h"
 #include "sys/files.h"
 #include "sys/kernel_abi.h"
 
@@ -169,7 +170,8 @@ bool has_controllers(const std::string& text, CgroupHost& host) {
 }
 
 void probe_v2(CgroupHost& host, bool privileged, const std::string& table) {
-  const std::string own = "/sys/fs/cgroup" + own_cgroup(table, "");
+  const std::string path = own_cgroup(table, "");
+  const std::string own = "/sys/fs/cgroup" + path;
   // The root of the hierarchy may hold processes and children both; only root may write there. In a container the
   // root of the mount is an ordinary cgroup, has cgroup.type, and its processes forbid controllers below it.
   const auto root_children = sys::try_read_file("/sys/fs/cgroup/cgroup.subtree_control");
@@ -183,8 +185,10 @@ void probe_v2(CgroupHost& host, bool privileged, const std::string& table) {
     }
   }
   const auto controllers = sys::try_read_file(own + "/cgroup.controllers");
-  if (controllers && has_controllers(*controllers, host) && may_make_cgroups(own) &&
-      ::faccessat(AT_FDCWD, (own + "/cgroup.subtree_control").c_str(), W_OK, AT_EACCESS) == 0) {
+  const bool writable = controllers && has_controllers(*controllers, host) && may_make_cgroups(own) &&
+                        ::faccessat(AT_FDCWD, (own + "/cgroup.subtree_control").c_str(), W_OK, AT_EACCESS) == 0;
+  const bool delegated = writable && is_delegated("/sys/fs/cgroup", path);
+  if (delegated) {
     const auto processes = sys::try_read_file(own + "/cgroup.procs");
     // Alone in a delegated cgroup we may rearrange it; with company (a shell, a container's init) we must not.
     if (processes && sys::split(*processes, '\n').size() == 1) {
@@ -200,7 +204,8 @@ void probe_v2(CgroupHost& host, bool privileged, const std::string& table) {
     host.ask_systemd = true;
   }
   host.why_none = privileged ? "the cgroup file system is read-only or its controllers are not enabled for us"
-                             : "no cgroup is delegated to this user";
+                  : writable && !delegated ? "the unit of systemd that holds us is not delegated (Delegate=yes)"
+                                           : "no cgroup is delegated to this user";
 }
 
 CgroupHost probe_cgroups(bool privileged) {
