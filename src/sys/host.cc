@@ -5,6 +5,7 @@
 #include <linux/capability.h>
 #include <linux/magic.h>
 #include <sched.h>
+#include <sys/prctl.h>
 #include <sys/stat.h>
 #include <sys/utsname.h>
 #include <sys/vfs.h>
@@ -266,6 +267,7 @@ HostFeatures probe_host() {
     host.subuid = subordinate_range("/etc/subuid", host.uid, user);
     host.subgid = subordinate_range("/etc/subgid", host.uid, user);
     host.id_helpers = ::access("/usr/bin/newuidmap", X_OK) == 0 && ::access("/usr/bin/newgidmap", X_OK) == 0;
+    host.no_new_privs = ::prctl(PR_GET_NO_NEW_PRIVS, 0, 0, 0, 0) == 1;
   }
   host.system = probe_system();
   if (!host.kernel_at_least(5, 12)) host.mount_points = mount_points();

@@ -1,5 +1,6 @@
 """A guest holds no privilege, and no way to get one back."""
 
+import json
 import os
 import platform
 import subprocess
@@ -129,6 +130,20 @@ def test_guest_of_a_privileged_caller_has_no_priority_over_others(inside):
 def test_guest_cannot_get_user_namespaces_by_any_limit(inside):
     code = "print(open('/proc/sys/user/max_user_namespaces').read().strip())"
     assert inside(code).stdout == "0\n"
+
+
+@pytest.mark.rootless_only
+def test_caller_without_new_privileges_gets_a_box_and_is_told_what_it_costs(sandbox_bin, outside):
+    """Services with NoNewPrivileges= are such callers: newuidmap is there and gains nothing."""
+    run = [sandbox_bin, "run", "--json", "--", "true"]
+    prefix = ["setpriv", "--no-new-privs"]
+    assert outside([*prefix, "sed", "-n", "s/^NoNewPrivs:\t//p", "/proc/self/status"]).stdout == "1\n"
+    done = outside([*prefix, *run])
+    assert done.returncode == 0, done
+    layer = json.loads(done.stdout)["receipt"]["layers"]["subordinate-ids"]
+    assert not layer["on"], layer
+    if json.loads(outside(run).stdout)["receipt"]["layers"]["subordinate-ids"]["on"]:
+        assert "no_new_privs" in layer["detail"], layer
 
 
 def test_umask_of_the_caller_does_not_decide(inside):
