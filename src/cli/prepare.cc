@@ -113,6 +113,7 @@ Result<Prepared> prepare(const RunArguments& arguments) {
   for (const Bind& bind : policy.binds)
     inputs.binds.push_back(PCTX_TRY(look_at(bind.writable ? "--rw" : "--ro", bind.source)));
   if (policy.seccomp) inputs.seccomp_profile = PCTX_TRY(sys::read_file(*policy.seccomp, kMaxProfileBytes));
+  inputs.no_listener = listener_is_taken();
   const HostFeatures host = probe_host();
   if (policy.allow_degraded.any()) inputs.missing = probe_missing(policy.allow_degraded, host);
   prepared.plan = PCTX_TRY(compile(policy, host, inputs));
