@@ -119,14 +119,28 @@ bool profile_is_loaded(std::string_view profile) {
   return found;
 }
 
-// Fifth field of each line; spaces and the like are octal there, and stay so: such a path is then not taken for a
-// parent.
+// Blanks, backslashes and line ends are octal in the kernel's list of mounts.
+std::string without_octal(std::string_view text) {
+  std::string plain;
+  for (std::size_t i = 0; i < text.size(); ++i) {
+    const auto digit = [&](std::size_t at) { return at < text.size() && text[at] >= '0' && text[at] <= '7'; };
+    if (text[i] == '\\' && digit(i + 1) && digit(i + 2) && digit(i + 3)) {
+      plain += static_cast<char>((text[i + 1] - '0') * 64 + (text[i + 2] - '0') * 8 + (text[i + 3] - '0'));
+      i += 3;
+    } else {
+      plain += text[i];
+    }
+  }
+  return plain;
+}
+
+// Fifth field of each line.
 std::vector<std::string> mount_points() {
   std::vector<std::string> points;
   const auto table = sys::try_read_file("/proc/self/mountinfo", 4_MiB);
   if (!table) return points;
   for (std::string_view line : sys::split(*table, '\n'))
-    if (const auto fields = sys::split(line, ' '); fields.size() > 4) points.emplace_back(fields[4]);
+    if (const auto fields = sys::split(line, ' '); fields.size() > 4) points.push_back(without_octal(fields[4]));
   return points;
 }
 
