@@ -202,7 +202,7 @@ void Supervisor::on_status() {
       meter_.watch_tree(std::move(fds[0]), std::move(fds[1]));
       break;
     case Message::sockets:
-      meter_.watch_sockets(std::move(fds[0]));
+      meter_.watch_sockets(std::move(fds[0]), (plan_.namespaces & CLONE_NEWNET) != 0);
       break;
     case Message::terminal:
       master_ = std::move(fds[0]);
