@@ -120,7 +120,7 @@ SHORT_LIVED = (
     "import os, signal, time\n"
     "signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # such children leave no time behind\n"
     "burnt = 0\n"
-    "while burnt < 3:\n"
+    "while burnt < 12:\n"
     "    pid = os.fork()\n"
     "    if pid == 0:\n"
     "        end = time.process_time() + 0.04\n"
@@ -134,6 +134,7 @@ SHORT_LIVED = (
 
 
 def test_cpu_time_counts_children_that_nobody_waits_for(inside):
+    """Without cgroups what counts is what a watchdog sees of each: on a slow machine the smaller part of it."""
     ended = inside(SHORT_LIVED, "--cpu-time", "1s")
     assert (ended.kind, ended.limit) == ("timed_out", "cpu-time") and "burnt" not in ended.stdout
 
