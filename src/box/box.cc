@@ -186,7 +186,7 @@ void Supervisor::on_status() {
       meter_.watch_tree(std::move(fds[0]), std::move(fds[1]));
       break;
     case Message::sockets:
-      meter_.watch_sockets(std::move(fds[0]));
+      meter_.watch_sockets(std::move(fds[0]), (plan_.namespaces & CLONE_NEWNET) != 0);
       break;
     case Message::terminal:
       master_ = std::move(fds[0]);
@@ -307,10 +307,10 @@ Result<Ending> Supervisor::finish() {
   while (::wait4(box_.pid, &init_status, __WALL, &usage_) < 0 && errno == EINTR) {
   }
   ending.receipt.usage.wall = std::chrono::round<Millis>(Clock::now() - started_);
-  const bool over = budget_.exceeded;
   out_.drain(signals_.fd());
   err_.drain(signals_.fd());
-  if (budget_.exceeded && !over) verdict_.output_over = true;
+  // Here, and not only in check_limits: the byte too much may have come with the news of the end.
+  if (budget_.exceeded) verdict_.output_over = true;
   raw_.leave();
   const CgroupUsage cgroup = ended_ ? cgroup_usage_ : cgroup_.usage();
   janitor_.release();

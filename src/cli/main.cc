@@ -32,7 +32,8 @@ void open_standard_streams() {
 
 }  // namespace
 
-int main(int argc, char** argv) {
+// What can still be thrown here is a mistake of ours or an empty memory: both may end us.
+int main(int argc, char** argv) {  // NOLINT(bugprone-exception-escape)
   open_standard_streams();
   Words words = split_words(argc, argv);
   CLI::App app{"Runs code that nobody has read, in a box that has never run anything else.", "pctx-sandbox"};

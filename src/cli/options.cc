@@ -101,7 +101,7 @@ void describe(CLI::App& verb, const Option& option, RunArguments& arguments) {
 
 }  // namespace
 
-void add_run_options(CLI::App& verb, const Words& words, std::shared_ptr<RunArguments> arguments,
+void add_run_options(CLI::App& verb, const Words& words, const std::shared_ptr<RunArguments>& arguments,
                      std::function<void()> act) {
   verb.prefix_command();  // the first word that is no option starts the command
   const bool all = asks_for_help(words);

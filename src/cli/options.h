@@ -26,7 +26,7 @@ struct RunArguments {
 };
 
 // Adds the options of `run` to `verb`, reads them into `arguments` and then calls `act`.
-void add_run_options(CLI::App& verb, const Words& words, std::shared_ptr<RunArguments> arguments,
+void add_run_options(CLI::App& verb, const Words& words, const std::shared_ptr<RunArguments>& arguments,
                      std::function<void()> act);
 
 // The policy file first, then every option over it.

@@ -86,6 +86,7 @@ Result<Prepared> prepare(const RunArguments& arguments) {
   inputs.instance = static_cast<std::uint32_t>(::getpid());
   inputs.terminal = arguments.tty;
   PCTX_TRY(look_at_lent(policy, inputs));
+  inputs.no_listener = listener_is_taken();
   const HostFeatures host = probe_host();
   if (policy.allow_degraded.any()) inputs.missing = probe_missing(policy.allow_degraded, host);
   prepared.plan = PCTX_TRY(compile(policy, host, inputs));

@@ -42,6 +42,8 @@ void plan_ids(Plan& plan, const HostFeatures& host, const CompileInputs& inputs)
     why = "no subordinate ids for this user in /etc/subuid and /etc/subgid";
   else if (!host.id_helpers)
     why = "newuidmap and newgidmap are not installed";
+  else if (host.no_new_privs)
+    why = "no_new_privs is set for the caller, so that newuidmap and newgidmap gain no rights";
   else if (inputs.mnt)
     why = "a folder lent read-write (--mnt, --rw) is the caller's own";
   else
