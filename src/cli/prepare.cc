@@ -8,32 +8,11 @@
 #include <fmt/format.h>
 
 #include "cli/options.h"
-#include "launch/probe.h"
-#include "plan/oci_profile.h"
+#include "launch/lend.h"
 #include "sys/files.h"
 
 namespace pctx::cli {
 namespace {
-
-Result<LentPath> look_at(const char* option, const std::string& path) {
-  std::array<char, PATH_MAX> resolved;
-  struct stat status {};
-  if (::realpath(path.c_str(), resolved.data()) == nullptr || ::stat(resolved.data(), &status) != 0) {
-    Error error = os_error(fmt::format("{}: {}", option, path));
-    error.kind = ErrorKind::usage;
-    return error;
-  }
-  LentPath lent{resolved.data(),        S_ISDIR(status.st_mode), status.st_uid, status.st_gid,
-                status.st_mode & 07777, status.st_ino,           status.st_dev};
-  if (!lent.directory && !S_ISREG(status.st_mode))
-    return usage_error(fmt::format("{}: {} is neither a file nor a folder", option, path),
-                       "sockets and devices are never lent: a read-only mount does not stop connect() or ioctl()");
-  for (const char* refused : {"/", "/proc", "/sys", "/dev", "/run", "/var/run"})
-    if (lent.path == refused)
-      return usage_error(fmt::format("{}: {} is never lent as a whole", option, lent.path),
-                         "lend the files or folders that the guest needs");
-  return lent;
-}
 
 struct Interpreter {
   std::string path;    // as the box sees it
@@ -101,21 +80,9 @@ Result<Prepared> prepare(const RunArguments& arguments) {
   prepared.policy = PCTX_TRY(to_policy(arguments));
   Policy& policy = prepared.policy;
   prepared.command = PCTX_TRY(resolve_command(arguments, policy));
-  PCTX_TRY(validate(policy));
   CompileInputs inputs;
-  inputs.instance = static_cast<std::uint32_t>(::getpid());
   inputs.terminal = arguments.tty;
-  if (policy.mnt) {
-    inputs.mnt = PCTX_TRY(look_at("--mnt", *policy.mnt));
-    if (!inputs.mnt->directory) return usage_error(fmt::format("--mnt: {} is not a folder", *policy.mnt));
-    policy.mnt = inputs.mnt->path;
-  }
-  for (const Bind& bind : policy.binds)
-    inputs.binds.push_back(PCTX_TRY(look_at(bind.writable ? "--rw" : "--ro", bind.source)));
-  if (policy.seccomp) inputs.seccomp_profile = PCTX_TRY(sys::read_file(*policy.seccomp, kMaxProfileBytes));
-  const HostFeatures host = probe_host();
-  if (policy.allow_degraded.any()) inputs.missing = probe_missing(policy.allow_degraded, host);
-  prepared.plan = PCTX_TRY(compile(policy, host, inputs));
+  prepared.plan = PCTX_TRY(compile_here(policy, std::move(inputs)));
   return prepared;
 }
 
