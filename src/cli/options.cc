@@ -23,6 +23,7 @@ struct Option {
 
 constexpr const char* kLimits = "Limits";
 constexpr const char* kFiles = "Files";
+constexpr const char* kPackages = "Python packages";
 constexpr const char* kIdentity = "Identity";
 constexpr const char* kPolicy = "Policy";
 constexpr const char* kResult = "Terminal and result";
@@ -45,6 +46,9 @@ constexpr Option kOptions[] = {
     {kFiles, "--tmpfs", "GUEST[:SIZE]", &RunArguments::tmpfs, "Empty writable folder with a size of its own"},
     {kFiles, "--workdir", "DIR", &RunArguments::workdir, "Working folder in the box"},
     {kFiles, "--changed", nullptr, &RunArguments::changed, "List what changed under /mnt, on stderr and in the report"},
+    {kPackages, "--with", "REQ", &RunArguments::with, "A package to have, found or built; repeatable"},
+    {kPackages, "--python", "FILE", &RunArguments::python,
+     "Interpreter of the script or the packages (default: the system's)"},
     {kIdentity, "--env", "NAME=VALUE", &RunArguments::env, "Set a variable; nothing is inherited"},
     {kIdentity, "--hostname", "NAME", &RunArguments::hostname, "Host name in the box (default sandbox)"},
     {kIdentity, "--uid", "ID", &RunArguments::uid,
