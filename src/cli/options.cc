@@ -96,7 +96,8 @@ void describe(CLI::App& verb, const Option& option, RunArguments& arguments) {
     // One value each, repeatable: CLI11 would otherwise take the command's words as further values.
     added = verb.add_option(option.names, arguments.**list, option.help)
                 ->expected(1)
-                ->multi_option_policy(CLI::MultiOptionPolicy::TakeAll);
+                ->multi_option_policy(CLI::MultiOptionPolicy::TakeAll)
+                ->allow_extra_args(false);
   else
     added = verb.add_flag(option.names, arguments.*std::get<Switch>(option.field), option.help);
   added->group(option.group);
