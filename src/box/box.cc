@@ -106,7 +106,7 @@ class Supervisor {
   DenialLog denials_;
   std::optional<FolderSnapshot> before_;
   Fd mnt_;
-  Clock::time_point started_, next_check_;
+  Clock::time_point started_, next_check_, next_tick_;
   bool running_ = false;
   bool ended_ = false;  // init told us how the guest ended
   bool interrupted_ = false;
@@ -128,6 +128,7 @@ Result<void> Supervisor::start() {
   if (into_cgroup) cgroup_ = PCTX_TRY(BoxCgroup::make(plan_, name));
   started_ = Clock::now();
   next_check_ = started_;
+  next_tick_ = started_ + kTick;
   box_ = PCTX_TRY(
       spawn(plan_, command_, {in.read_end.get(), out.write_end.get(), err.write_end.get()}, cgroup_.directory()));
   running_ = true;
@@ -143,7 +144,7 @@ Result<void> Supervisor::start() {
   janitor_ = Janitor::start(cgroup_);
   if (plan_.terminal) return {};  // the streams are the pty's, which comes with Message::terminal
   const auto sink = [&](int fd) { return options_.capture ? -1 : fd; };
-  in_ = Stream::input(STDIN_FILENO, std::move(in.write_end));
+  if (!options_.no_input) in_ = Stream::input(STDIN_FILENO, std::move(in.write_end));
   out_ = Stream::output(std::move(out.read_end), sink(STDOUT_FILENO), &budget_,
                         !options_.capture && ::isatty(STDOUT_FILENO) == 1);
   err_ = Stream::output(std::move(err.read_end), sink(STDERR_FILENO), &budget_,
@@ -226,6 +227,10 @@ void Supervisor::check_limits() {
     if (const auto counted = cgroup_.usage().cpu_microseconds) cpu = Millis{static_cast<Millis::rep>(*counted / 1000)};
     if (limits.cpu_time && cpu >= *limits.cpu_time) verdict_.cpu_time_over = over = true;
   }
+  if (options_.tick && now >= next_tick_) {
+    next_tick_ = now + kTick;
+    if (!options_.tick()) over = true;
+  }
   if (over) (void)abi::pidfd_send_signal(box_.pidfd.get(), SIGKILL);
 }
 
@@ -235,6 +240,7 @@ int Supervisor::wait_budget() const {
   auto until = now + std::chrono::hours{1};
   if (plan_.policy.limits.timeout.count() > 0) until = std::min(until, started_ + plan_.policy.limits.timeout);
   if (plan_.watchdog.any()) until = std::min(until, std::max(next_check_, now + Millis{1}));
+  if (options_.tick) until = std::min(until, std::max(next_tick_, now + Millis{1}));
   if (denials_.slowed(now)) until = std::min(until, now + Millis{1});
   const auto left = std::chrono::ceil<Millis>(until - now).count();
   return static_cast<int>(std::clamp<std::int64_t>(left, 0, 3'600'000));

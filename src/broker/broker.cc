@@ -13,7 +13,6 @@
 #include <nlohmann/json.hpp>
 
 #include "broker/session.h"
-#include "launch/probe.h"
 
 namespace pctx {
 namespace {
@@ -28,7 +27,7 @@ constexpr auto kTick = std::chrono::seconds{5};
 class Broker {
  public:
   Broker(sys::Loop& loop, Fd listener, const BrokerOptions& options)
-      : loop_(loop), listener_(std::move(listener)), options_(options), host_(probe_host()) {}
+      : loop_(loop), listener_(std::move(listener)), options_(options) {}
 
   Result<void> run();
 
@@ -58,7 +57,6 @@ class Broker {
   sys::Loop& loop_;
   Fd listener_;
   const BrokerOptions options_;
-  const HostFeatures host_;
   std::map<int, std::unique_ptr<Session>> sessions_;
   std::map<std::string, Entry> pools_;
   std::map<const Worker*, Session*> tenants_;
@@ -151,7 +149,7 @@ Result<Broker::Entry*> Broker::entry_for(const PoolSpec& spec) {
   const std::string key = spec.key();
   if (const auto found = pools_.find(key); found != pools_.end()) return &found->second;
   Entry entry;
-  entry.pool = PCTX_TRY(Pool::start(loop_, spec, host_,
+  entry.pool = PCTX_TRY(Pool::start(loop_, spec,
                                     {.available = [this, key] { serve_queue(key); },
                                      .ended = [this](Worker& worker) { on_ended(worker); },
                                      .failed = [this, key](const Error& error) { on_pool_failed(key, error); }}));

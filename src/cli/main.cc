@@ -43,6 +43,7 @@ int main(int argc, char** argv) {  // NOLINT(bugprone-exception-escape)
   int status = 0;
   add_run(app, words, status);
   add_explain(app, words, status);
+  add_env(app, words, status);
   add_doctor(app, words, status);
   add_setup(app, status);
   add_serve(app, words, status);

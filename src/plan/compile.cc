@@ -90,7 +90,7 @@ void plan_namespaces(Plan& plan, const CompileInputs& inputs) {
 
 void plan_environment(Plan& plan, const HostFeatures& host) {
   const Policy& policy = plan.policy;
-  plan.path = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
+  plan.path = kDefaultPath;
   std::vector<std::pair<std::string, std::string>> vars{
       {"PATH", plan.path},
       {"HOME", plan.home},

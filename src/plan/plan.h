@@ -138,6 +138,9 @@ struct Plan {
   const LayerState& layer(Layer which) const { return layers[index(which)]; }
 };
 
+// Where a guest finds programs unless the policy says otherwise.
+inline constexpr const char* kDefaultPath = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
+
 Result<Plan> compile(const Policy& policy, const HostFeatures& host, const CompileInputs& inputs);
 
 // The parts of `compile`, one file each.

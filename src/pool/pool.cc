@@ -12,8 +12,7 @@
 #include <fmt/format.h>
 #include <nlohmann/json.hpp>
 
-#include "launch/lent.h"
-#include "launch/probe.h"
+#include "launch/lend.h"
 #include "pool/inspect.h"
 #include "sys/files.h"
 #include "sys/kernel_abi.h"
@@ -74,20 +73,14 @@ std::string PoolSpec::key() const {
   return json.dump();
 }
 
-Result<std::unique_ptr<Pool>> Pool::start(sys::Loop& loop, const PoolSpec& spec, const HostFeatures& host,
-                                          Listener listener) {
+Result<std::unique_ptr<Pool>> Pool::start(sys::Loop& loop, const PoolSpec& spec, Listener listener) {
   Policy policy = spec.policy;
   if (policy.network != Network::none)
     return usage_error("a Worker has no network of the host's", "leave 'network' out of the policy");
   lend_support(spec, policy);
-  PCTX_TRY(validate(policy));
   CompileInputs inputs;
-  inputs.instance = static_cast<std::uint32_t>(::getpid());
   inputs.pool = true;
-  inputs.no_listener = true;  // one listener would have to serve all Workers; see SECURITY.md
-  PCTX_TRY(look_at_lent(policy, inputs));
-  if (policy.allow_degraded.any()) inputs.missing = probe_missing(policy.allow_degraded, host);
-  Plan plan = PCTX_TRY(compile(policy, host, inputs));
+  Plan plan = PCTX_TRY(compile_here(policy, std::move(inputs)));
   std::unique_ptr<Pool> pool{new Pool(loop, std::move(plan), std::move(listener))};
   pool->maker_ = PCTX_TRY(start_maker(pool->plan_, zygote_command(spec)));
   Pool* self = pool.get();

@@ -43,8 +43,7 @@ class Pool {
     std::function<void(const Error&)> failed;   // no Worker will come
   };
 
-  static Result<std::unique_ptr<Pool>> start(sys::Loop& loop, const PoolSpec& spec, const HostFeatures& host,
-                                             Listener listener);
+  static Result<std::unique_ptr<Pool>> start(sys::Loop& loop, const PoolSpec& spec, Listener listener);
   ~Pool();
   Pool(const Pool&) = delete;
   Pool& operator=(const Pool&) = delete;

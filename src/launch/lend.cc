@@ -1,6 +1,7 @@
-#include "launch/lent.h"
+#include "launch/lend.h"
 
 #include <sys/stat.h>
+#include <unistd.h>
 
 #include <array>
 #include <climits>
@@ -8,11 +9,11 @@
 
 #include <fmt/format.h>
 
+#include "launch/probe.h"
 #include "plan/oci_profile.h"
 #include "sys/files.h"
 
 namespace pctx {
-namespace {
 
 Result<LentPath> look_at(const char* option, const std::string& path) {
   std::array<char, PATH_MAX> resolved;
@@ -34,9 +35,9 @@ Result<LentPath> look_at(const char* option, const std::string& path) {
   return lent;
 }
 
-}  // namespace
-
-Result<void> look_at_lent(Policy& policy, CompileInputs& inputs) {
+Result<Plan> compile_here(Policy& policy, CompileInputs inputs) {
+  PCTX_TRY(validate(policy));
+  inputs.instance = static_cast<std::uint32_t>(::getpid());
   if (policy.mnt) {
     inputs.mnt = PCTX_TRY(look_at("--mnt", *policy.mnt));
     if (!inputs.mnt->directory) return usage_error(fmt::format("--mnt: {} is not a folder", *policy.mnt));
@@ -45,7 +46,11 @@ Result<void> look_at_lent(Policy& policy, CompileInputs& inputs) {
   for (const Bind& bind : policy.binds)
     inputs.binds.push_back(PCTX_TRY(look_at(bind.writable ? "--rw" : "--ro", bind.source)));
   if (policy.seccomp) inputs.seccomp_profile = PCTX_TRY(sys::read_file(*policy.seccomp, kMaxProfileBytes));
-  return {};
+  // A pool has no listener of its own: see Pool::start.
+  inputs.no_listener = inputs.pool || listener_is_taken();
+  const HostFeatures host = probe_host();
+  if (policy.allow_degraded.any()) inputs.missing = probe_missing(policy.allow_degraded, host);
+  return compile(policy, host, inputs);
 }
 
 }  // namespace pctx
