@@ -1,0 +1,78 @@
+"""Makes the package of this tree importable, with the extension module of one of its builds."""
+
+import importlib
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+TREE = Path(__file__).resolve().parent.parent.parent
+BUILDS = [TREE / "build" / name / "python" / "pctx_sandbox" for name in ("release", "dev", "native")]
+
+
+def pytest_configure(config):
+    sys.path.insert(0, str(TREE / "python"))
+    package = importlib.import_module("pctx_sandbox")
+    if os.environ.get("PCTX_NATIVE_DIR"):
+        package.__path__.append(os.environ["PCTX_NATIVE_DIR"])
+    package.__path__.extend(str(folder) for folder in BUILDS if (folder / "_native.abi3.so").exists())
+
+
+class Encoder:
+    """The guest's encoder in a process of its own, fed with pickles of values that the test made."""
+
+    def __init__(self):
+        program = str(Path(__file__).parent / "encoder_process.py")
+        self.process = subprocess.Popen(
+            [sys.executable, program, str(TREE / "python")], stdin=subprocess.PIPE, stdout=subprocess.PIPE
+        )
+
+    def encode(self, value, allowed=()):
+        import pickle
+
+        self._send(pickle.dumps((value, tuple(allowed))))
+        status, payload, *buffers = self._receive()
+        if status == b"refused":
+            from pctx_sandbox.guest.tags import NotData
+
+            raise NotData(payload.decode("utf-8", "replace"))
+        return payload, [memoryview(bytearray(buffer)) for buffer in buffers]
+
+    def _send(self, data):
+        self.process.stdin.write(len(data).to_bytes(8, "little") + data)
+        self.process.stdin.flush()
+
+    def _receive(self):
+        read = self.process.stdout.read
+        count = int.from_bytes(read(8), "little")
+        assert count, "the encoder died"
+        return [read(int.from_bytes(read(8), "little")) for _ in range(count)]
+
+    def close(self):
+        self.process.stdin.close()
+        self.process.wait(timeout=10)
+        self.process.stdout.close()
+
+
+@pytest.fixture(scope="session")
+def encoder():
+    process = Encoder()
+    yield process
+    process.close()
+
+
+@pytest.fixture
+def through_a_box(encoder):
+    """Encodes in another process and decodes here, as a result of a sandboxed call is."""
+
+    def travel(value, *classes):
+        from pctx_sandbox._results import decode
+        from pctx_sandbox.guest.records import key_of
+
+        types = {key_of(kind): kind for kind in classes}
+        payload, buffers = encoder.encode(value, types)
+        return decode(payload, buffers, types=types)
+
+    return travel
