@@ -6,7 +6,6 @@ import struct
 import sys
 
 import pytest
-
 from pctx_sandbox.guest import wire
 
 
