@@ -65,6 +65,10 @@ globals().update(_exceptions())
 _HOST_MODULES = ("errors", "decorator", "executor", "_opaque", "_wrapper")
 
 
+def installed() -> bool:
+    return bool(getattr(sys.modules[__name__.rpartition(".")[0]], "INSIDE", False))
+
+
 def install() -> None:
     """Makes this module `pctx_sandbox` and the guest package `pctx_sandbox.guest`, however they were loaded."""
     here: Any = sys.modules[__name__]
@@ -77,3 +81,4 @@ def install() -> None:
         if name == package or name.startswith(package + "."):
             sys.modules["pctx_sandbox.guest" + name[len(package) :]] = module
     here.guest = sys.modules[package]
+    here.guest.INSIDE = True

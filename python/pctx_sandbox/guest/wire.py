@@ -39,11 +39,15 @@ MOST_BUFFERS = 1 << 16
 CHUNK = 64 << 10
 LARGE_CHUNK = 1 << 20
 
-MSG_DONTWAIT = getattr(socket, "MSG_DONTWAIT", 0)
-MSG_NOSIGNAL = getattr(socket, "MSG_NOSIGNAL", 0)
-MSG_CMSG_CLOEXEC = getattr(socket, "MSG_CMSG_CLOEXEC", 0)
+# Plain integers: the module's own flags are enums, whose `|` takes longer than the system call.
+MSG_DONTWAIT = int(getattr(socket, "MSG_DONTWAIT", 0))
+MSG_NOSIGNAL = int(getattr(socket, "MSG_NOSIGNAL", 0))
+MSG_CMSG_CLOEXEC = int(getattr(socket, "MSG_CMSG_CLOEXEC", 0))
 # Room for one descriptor; the kernel closes what does not fit, but its padding has room for a second on 64 bits.
 _FD = struct.Struct("i")
+_RECEIVE_FLAGS = MSG_DONTWAIT | MSG_CMSG_CLOEXEC
+_SOL_SOCKET = int(socket.SOL_SOCKET)
+_SCM_RIGHTS = int(getattr(socket, "SCM_RIGHTS", 1))
 _ANCILLARY_SPACE = socket.CMSG_SPACE(_FD.size) if hasattr(socket, "CMSG_SPACE") else 0
 
 Table = tuple[tuple[int, int], ...]
@@ -100,7 +104,7 @@ def take_descriptors(ancillary: Sequence[tuple[int, int, bytes]]) -> list[int]:
     """The descriptors beside a message; the caller owns every one of them now."""
     found: list[int] = []
     for level, kind, data in ancillary:
-        if level == socket.SOL_SOCKET and kind == socket.SCM_RIGHTS:
+        if level == _SOL_SOCKET and kind == _SCM_RIGHTS:
             found += [_FD.unpack_from(data, at)[0] for at in range(0, len(data) - _FD.size + 1, _FD.size)]
     return found
 
@@ -129,8 +133,7 @@ class AnswerReader:
         return len(self._data) >= self._size
 
     def _receive_first(self, sock: socket.socket) -> bool:
-        flags = MSG_DONTWAIT | MSG_CMSG_CLOEXEC
-        data, ancillary, _, _ = sock.recvmsg(CHUNK, _ANCILLARY_SPACE, flags)
+        data, ancillary, _, _ = sock.recvmsg(CHUNK, _ANCILLARY_SPACE, _RECEIVE_FLAGS)
         if ancillary:
             self._keep_one(take_descriptors(ancillary))
         if not data:
