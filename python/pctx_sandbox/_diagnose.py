@@ -11,7 +11,7 @@ from . import _modules
 from ._arguments import _Refused
 from .errors import SerializationError
 from .guest import where
-from .shipping import Refused, cell_value, function_of, pickle_for_box, refuse_environment, used_cells, used_globals
+from .shipping import Refused, cell_value, function_of, pickle_for_box, refuse_environments, used_cells, used_globals
 
 HINTS = {
     "lock": "is a lock; a box has nobody to share it with",
@@ -85,13 +85,9 @@ def _find(
             continue
         seen.add(id(value))
         try:
-            refuse_environment(value, place)
+            refuse_environments([value])
             pickle_for_box(value, root, included)
-        except Refused as error:
-            if error.value is value and str(error).startswith(place):
-                return SerializationError(f"{error}")
-            return _inner(value, root, included, depth, seen) or _refusal(place, value, error.value, str(error))
-        except _Refused as error:
+        except (Refused, _Refused) as error:
             return _inner(value, root, included, depth, seen) or _refusal(place, value, error.value, str(error))
         except RecursionError:
             return SerializationError(f"{place} is nested too deeply\nhint: pass it flat")

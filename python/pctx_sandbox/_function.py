@@ -20,7 +20,7 @@ from ._settings import MIB, Settings
 from ._snapshot import Snapshot, snapshot_of
 from .errors import PlatformNotSupportedError, PodmanNotInstalledError, SerializationError
 from .guest import wire
-from .shipping import Pickled, Refused, function_of, pickle_for_box, pickle_plain, refuse_environment, used_globals
+from .shipping import Pickled, Refused, function_of, pickle_for_box, pickle_plain, refuse_environments, used_globals
 
 T = TypeVar("T")
 
@@ -163,9 +163,7 @@ class Prepared:
 
     def _encode_together(self, args: tuple[Any, ...], keywords: dict[str, Any]) -> tuple[client.Call, dict[str, type]]:
         """Function and arguments in one pickle, so that what they share inside is shared there too."""
-        for name, value in (*enumerate(args, 1), *keywords.items()):
-            if type(value) is dict:
-                self._refuse_environment(value, name, args, keywords)
+        self._refuse_environments(args, keywords)
         pickled = self._pickle((self.function, args, keywords), args, keywords)
         travelled = {**self._returned, **pickled.travelled}
         options = self._options(travelled)
@@ -179,9 +177,9 @@ class Prepared:
         header = wire.pack_header(wire.CALL, sum(map(len, body)), len(table), fd >= 0) + wire.pack_table(table)
         return client.Call(self.name, self.settings, [header, *body], self._files, fd), travelled
 
-    def _refuse_environment(self, value: object, name: object, args: tuple[Any, ...], keywords: dict[str, Any]) -> None:
+    def _refuse_environments(self, args: tuple[Any, ...], keywords: dict[str, Any]) -> None:
         try:
-            refuse_environment(value, f"the argument {name!r}")
+            refuse_environments((*args, *keywords.values()))
         except Refused as error:
             raise _diagnose.explain(self.function, args, keywords, error, self.settings.include) from None
 

@@ -9,7 +9,7 @@ import io
 import os
 import pickle
 import types
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 import cloudpickle.cloudpickle as cp
@@ -23,6 +23,7 @@ _PREFIX = bytes(HEAD)
 # A copy of the environment is a dict that repeats at least half of it; a few chosen values are the caller's decision.
 _COPY_SHARE = 2
 _FEWEST_COPIED = 5
+_SMALL = 64
 
 
 class Plain:
@@ -72,6 +73,7 @@ class Shipper(_CallPickler):
             base = classmethod if isinstance(value, classmethod) else staticmethod
             return base, (value.__func__,)
         refuse_live(value)
+        refuse_environments(getattr(value, "__dict__", {}).values())
         return super().reducer_override(value)
 
     def _is_own(self, module: str | None) -> bool:
@@ -80,8 +82,10 @@ class Shipper(_CallPickler):
     def _reduce_function(self, function: types.FunctionType) -> Any:
         if not self._is_own(function.__module__) and cp._should_pickle_by_reference(function):
             return NotImplemented
-        for name, value in used_globals(function):
-            refuse_environment(value, f"the global variable {name!r}")
+        refuse_environments(value for _, value in used_globals(function))
+        refuse_environments(cell_value(cell) for _, cell in used_cells(function))
+        refuse_environments(function.__defaults__ or ())
+        refuse_environments((function.__kwdefaults__ or {}).values())
         make, args, state, items, pairs, setter = self._dynamic_function_reduce(function)
         attributes, slots = state
         # Annotations may name libraries that the box does not have, and nothing there reads them.
@@ -103,6 +107,7 @@ class Shipper(_CallPickler):
             self._names = attribute_names(self._root)
         # Only what the functions name: a settings module may hold keys that nobody asked to send.
         state = {key: item for key, item in vars(module).items() if key in self._names and not key.startswith("__")}
+        refuse_environments(state.values())
         return types.ModuleType, (name,), state
 
 
@@ -206,19 +211,33 @@ def refuse_live(value: object) -> None:
         raise Refused(value, "is a process of this program; pass its output")
 
 
-def refuse_environment(value: object, place: str) -> None:
-    """Refuses a plain dict that repeats this process's environment: a copy is as secret as the original."""
-    if type(value) is not dict or len(value) < _FEWEST_COPIED:
-        return
+def refuse_environments(values: Iterable[object]) -> None:
+    """Refuses plain dicts that repeat this process's environment, also one step inside small containers."""
+    for value in values:
+        if type(value) is dict:
+            _refuse_environment(value)
+            if len(value) <= _SMALL:
+                _refuse_among(value.values())
+        elif isinstance(value, (list, tuple)) and len(value) <= _SMALL:
+            _refuse_among(value)
+
+
+def _refuse_among(values: Iterable[object]) -> None:
+    for value in values:
+        if type(value) is dict:
+            _refuse_environment(value)
+
+
+def _refuse_environment(value: dict[Any, Any]) -> None:
     environment = os.environ
-    if len(value) * _COPY_SHARE < len(environment):
+    if len(value) < _FEWEST_COPIED or len(value) * _COPY_SHARE < len(environment):
         return
     same = sum(1 for key, item in environment.items() if value.get(key) == item)
     if same >= _FEWEST_COPIED and same * _COPY_SHARE >= len(environment):
         raise Refused(
             value,
-            f"{place} is a copy of this process's environment, which never travels; pass the single values that the "
-            "function needs, or env={...}",
+            "is a copy of this process's environment, which never travels; pass the single values that the function "
+            "needs, or env={...}",
         )
 
 

@@ -1,9 +1,11 @@
 """Makes the package of this tree importable, with the extension module of one of its builds."""
 
+import contextlib
 import importlib
 import os
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -76,3 +78,48 @@ def through_a_box(encoder):
         return decode(payload, buffers, types=types)
 
     return travel
+
+
+@pytest.fixture(scope="session")
+def broker(tmp_path_factory):
+    """A Broker for protocol tests: the loopback one, or with PCTX_TEST_BROKER=real whatever the package starts."""
+    if os.environ.get("PCTX_TEST_BROKER") == "real":
+        yield None
+        return
+    with start_broker(tmp_path_factory.mktemp("broker")) as path:
+        os.environ["PCTX_SANDBOX_SOCKET"] = path
+        yield path
+        del os.environ["PCTX_SANDBOX_SOCKET"]
+
+
+@contextlib.contextmanager
+def start_broker(folder, mode=""):
+    """The loopback Broker in a process of its own, until the end of the block."""
+    from pctx_sandbox import _broker
+
+    path = str(folder / "broker.sock")
+    program = str(Path(__file__).parent / "loopback_broker.py")
+    process = subprocess.Popen([sys.executable, program, path, mode])
+    deadline = time.monotonic() + 30
+    while not os.path.exists(path) and time.monotonic() < deadline:
+        assert process.poll() is None, "the loopback Broker died"
+        time.sleep(0.01)
+    try:
+        yield path
+    finally:
+        _broker.close_all()
+        process.terminate()
+        process.wait(timeout=10)
+
+
+@pytest.fixture
+def misbehaving(tmp_path, monkeypatch):
+    """Starts a loopback Broker in another mode for one test: misbehaving(mode)."""
+    with contextlib.ExitStack() as stack:
+
+        def start(mode):
+            path = stack.enter_context(start_broker(tmp_path, mode))
+            monkeypatch.setenv("PCTX_SANDBOX_SOCKET", path)
+            return path
+
+        yield start

@@ -4,6 +4,7 @@ It speaks the Broker's side of the socket and runs guest/worker.py in plain chil
 tested where no box can be made, and with a misbehaving Broker or Worker. Run it as a program: SOCKET [MODE].
 """
 
+import contextlib
 import json
 import os
 import select
@@ -121,7 +122,9 @@ class Session:
             os._exit(1)
         self.worker = self.broker.spares.pop() if self.broker.spares else Worker(self.broker.mode)
         self.worker.timeout = request["policy"]["limits"]["timeout"]
-        socket.send_fds(self.sock, [json.dumps({"leased": {"id": str(self.worker.pid)}}).encode()], self.worker.fds)
+        message = json.dumps({"leased": {"id": str(self.worker.pid)}}).encode()
+        with contextlib.suppress(OSError):  # the client may be gone; the next read says so
+            socket.send_fds(self.sock, [message], self.worker.fds)
         self.worker.close_fds()
 
     def end(self, reason):
@@ -135,10 +138,8 @@ class Session:
             self.say({"ended": {"outcome": outcome, "receipt": {"loopback": True, "usage": usage}}})
 
     def say(self, message):
-        try:
+        with contextlib.suppress(OSError):
             self.sock.send(json.dumps(message).encode())
-        except OSError:
-            pass
 
     def tick(self):
         worker = self.worker
