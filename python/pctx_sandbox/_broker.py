@@ -251,7 +251,8 @@ def acquire(packet: bytes, queue_seconds: float, register: Any = None) -> Connec
         if register is not None:
             register(connection)
         connection.send(packet)
-        connection.wait_for_lease(queue_seconds + PATIENCE)
+        if not connection.wait_for_lease(queue_seconds + PATIENCE).waits():
+            raise BrokerGone("the Worker ended, or said something before it was asked")
     except BaseException:
         connection.discard()
         raise
