@@ -27,6 +27,9 @@ from .guest import wire
 
 # How much longer than the function's own limit we wait for the Broker to enforce it.
 GRACE_SECONDS = 15.0
+# A Broker that leaves takes its kept leases along, and the one that starts may find its socket still warm.
+ATTEMPTS = 3
+PAUSE_SECONDS = 0.1
 _SEND_FLAGS = wire.MSG_DONTWAIT | wire.MSG_NOSIGNAL
 
 
@@ -90,17 +93,18 @@ def execute(
 ) -> tuple[wire.Frame, list[memoryview], dict[str, Any]]:
     """Runs the call in a box of its own: the answer, its large buffers and, if wanted, how the Worker ended."""
     register = canceller.register if canceller is not None else None
-    for attempt in (0, 1):
+    for attempt in range(ATTEMPTS):
         try:
             connection = _broker.acquire(spec.lease, spec.queue_seconds, register)
         except LeaseError as error:
             raise _lease_error(error, call) from None
         except BrokerGone as error:
             _raise_if_cancelled(canceller)
-            if attempt:
+            if attempt == ATTEMPTS - 1:
                 raise SandboxStartupError(
                     f"no Worker for {call.name}(): {error}\nhint: run `pctx-sandbox restart`"
                 ) from None
+            time.sleep(attempt * PAUSE_SECONDS)
             continue
         try:
             answer, buffers = _converse(connection, call, output)
@@ -117,7 +121,7 @@ def execute(
             _raise_if_cancelled(canceller)
             raise
     raise SandboxStartupError(
-        f"two Workers for {call.name}() were gone before they read the call\nhint: run `pctx-sandbox doctor`"
+        f"{ATTEMPTS} Workers for {call.name}() were gone before they read the call\nhint: run `pctx-sandbox doctor`"
     )
 
 

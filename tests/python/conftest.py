@@ -3,6 +3,7 @@
 import contextlib
 import importlib
 import os
+import socket
 import subprocess
 import sys
 import time
@@ -101,7 +102,7 @@ def start_broker(folder, mode=""):
     program = str(Path(__file__).parent / "loopback_broker.py")
     process = subprocess.Popen([sys.executable, program, path, mode])
     deadline = time.monotonic() + 30
-    while not os.path.exists(path) and time.monotonic() < deadline:
+    while not accepts(path) and time.monotonic() < deadline:
         assert process.poll() is None, "the loopback Broker died"
         time.sleep(0.01)
     try:
@@ -110,6 +111,11 @@ def start_broker(folder, mode=""):
         _broker.close_all()
         process.terminate()
         process.wait(timeout=10)
+
+
+def accepts(path):
+    with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as sock:
+        return sock.connect_ex(path) == 0
 
 
 @pytest.fixture

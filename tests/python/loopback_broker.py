@@ -17,7 +17,7 @@ import time
 from pathlib import Path
 
 # Workers that wait ahead of need, as the real Broker has them.
-SPARES = 2
+SPARES = 3
 PACKAGE = Path(__file__).resolve().parent.parent.parent / "python" / "pctx_sandbox"
 
 
@@ -120,7 +120,7 @@ class Session:
             return
         if self.broker.mode == "die-at-lease" and self.broker.leases == 1:
             os._exit(1)
-        self.worker = self.broker.spares.pop() if self.broker.spares else Worker(self.broker.mode)
+        self.worker = self.broker.spares.pop(0) if self.broker.spares else Worker(self.broker.mode)
         self.worker.timeout = request["policy"]["limits"]["timeout"]
         message = json.dumps({"leased": {"id": str(self.worker.pid)}}).encode()
         with contextlib.suppress(OSError):  # the client may be gone; the next read says so

@@ -7,6 +7,7 @@ import contextlib
 import io
 import os
 import textwrap
+import time
 
 import pytest
 from pctx_sandbox import (
@@ -34,7 +35,7 @@ def frame(kind, body, **more):
 def hostile(misbehaving, tmp_path):
     """Runs a call whose Worker is the given script; checks that no descriptor stays open."""
 
-    def run(script, timeout_sec=5):
+    def run(script, timeout_sec=5, wait=0.0):
         path = tmp_path / "worker.py"
         path.write_text(PRELUDE + textwrap.dedent(script))
         misbehaving(f"script:{path}")
@@ -43,6 +44,7 @@ def hostile(misbehaving, tmp_path):
         def function():
             return None
 
+        time.sleep(wait)
         before = len(os.listdir("/proc/self/fd"))
         try:
             return function()
@@ -166,7 +168,7 @@ def test_a_second_answer_is_not_looked_at(hostile):
 
 def test_an_answer_before_the_call_makes_the_lease_useless(hostile):
     with pytest.raises(SandboxStartupError, match="said something before"):
-        hostile("sock.sendall(frame(2, pickle.dumps('early', 5))); time.sleep(60)")
+        hostile("sock.sendall(frame(2, pickle.dumps('early', 5))); time.sleep(60)", wait=1.0)
 
 
 @pytest.mark.parametrize(
