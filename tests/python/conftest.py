@@ -32,7 +32,7 @@ class Encoder:
     def encode(self, value, allowed=()):
         import pickle
 
-        self._send(pickle.dumps((value, tuple(allowed))))
+        self._send(pickle.dumps((value, tuple(allowed)), protocol=5))
         status, payload, *buffers = self._receive()
         if status == b"refused":
             from pctx_sandbox.guest.tags import NotData
