@@ -23,6 +23,7 @@ PATHS: dict[str, type[pathlib.PurePath]] = {
 }
 # Reducing a fraction takes time that grows with the square of its digits.
 FRACTION_BITS = 100_000
+LONGEST_PATH = 4096
 
 
 def describe_timezone(value: datetime.tzinfo) -> Fields:
@@ -181,7 +182,9 @@ def build_uuid(context: Context, number: Any, safe: Any) -> uuid.UUID:
 
 def build_path(context: Context, kind: Any, text: Any) -> pathlib.PurePath:
     expect(type(kind) is str and kind in PATHS and type(text) is str, "a path's kind and text are expected")
-    context.charge(4 * len(text))
+    # pathlib keeps the parts of every path for ever on some versions: no more than a kernel takes.
+    expect(len(text) <= LONGEST_PATH, f"a path is at most {LONGEST_PATH} characters long")
+    context.charge(100 * (1 + text.count("/")) + 4 * len(text))
     return PATHS[kind](text)
 
 
