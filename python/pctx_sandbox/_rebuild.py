@@ -57,9 +57,7 @@ class HostContext(Context):
         return buffer
 
     def build(self, fields: Fields) -> Any:
-        if fields[0] == tags.OPAQUE:
-            return self._build_opaque(*fields[1:])
-        return build(self, fields)
+        return self._build_opaque(*fields[1:]) if fields[0] == tags.OPAQUE else build(self, fields)
 
     def fill(self, record: object, values: Fields) -> None:
         records.fill_record(record, values)

@@ -1,5 +1,6 @@
 """Calls on their way in: code by cloudpickle, arrays and frames as data, sealed values opened in the box only."""
 
+import gc
 import os
 import pickle
 import subprocess
@@ -65,6 +66,16 @@ def test_a_read_only_array_costs_no_second_copy_and_arrives_writable():
     result = into_a_box(value)
     result[0] = 1
     assert value[0] == 0
+
+
+def test_what_a_call_mapped_goes_with_its_values():
+    gc.collect()
+    before = Path("/proc/self/maps").read_text().count("pctx-buffers")
+    values = into_a_box([np.zeros(50_000), np.ones(50_000)])
+    assert values[1].sum() == 50_000
+    del values
+    gc.collect()
+    assert Path("/proc/self/maps").read_text().count("pctx-buffers") == before
 
 
 def test_frames_and_tables_arrive():

@@ -94,7 +94,7 @@ FRAME = pd.DataFrame(
         "text": ["a", None, "c"],
         "zoned": pd.date_range("2020", periods=3, tz="Europe/Paris"),
         "fixed": pd.to_datetime(["2020"] * 3).tz_localize(datetime.timezone(datetime.timedelta(hours=2))),
-        "seconds": pd.to_datetime(["1500", "2020", None], format="%Y").astype("M8[s]"),
+        "seconds": np.array(["1500", "2020", "NaT"], dtype="M8[s]"),
         "category": pd.Categorical(["x", None, "y"], categories=["y", "x", "z"], ordered=True),
         "Int64": pd.array([1, None, 3], "Int64"),
         "Float32": pd.array([1.5, None, 3], "Float32"),

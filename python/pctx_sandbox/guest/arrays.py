@@ -5,6 +5,7 @@ A dtype travels in a grammar of our own. It has no object dtype: bytes are never
 
 from __future__ import annotations
 
+import functools
 import math
 import re
 import sys
@@ -52,10 +53,9 @@ def _subclass_hint(kind: type) -> str:
 
 def describe_dtype(np: Any, dtype: Any) -> Any:
     if dtype.fields is None and dtype.subdtype is None:
-        text = dtype.str
-        if SIMPLE.fullmatch(text) is None or dtype.char == "O":
+        if not _is_simple(dtype.str):
             raise NotData(f"has dtype {dtype}, which has no plain bytes; convert it with .astype(...) or .tolist()")
-        return text
+        return dtype.str
     if dtype.subdtype is not None:
         base, shape = dtype.subdtype
         return "array", describe_dtype(np, base), shape
@@ -72,8 +72,7 @@ def build_dtype(context: Context, np: Any, described: Any, depth: int = 0) -> An
     context.charge(256)  # for each mention: a description can hold the same part a thousand times, on each level
     expect(depth < DEEPEST_STRUCT, "a dtype is nested too deeply")
     if type(described) is str:
-        expect(SIMPLE.fullmatch(described), "a dtype is malformed")
-        return np.dtype(described)
+        return _simple_dtype(np, described)
     expect(type(described) is tuple and described, "a dtype is malformed")
     if described[0] == "array":
         _, base, shape = described
@@ -92,6 +91,17 @@ def build_dtype(context: Context, np: Any, described: Any, depth: int = 0) -> An
     formats = [build_dtype(context, np, inner, depth + 1) for _, inner, _ in fields]
     layout = {"names": names, "formats": formats, "offsets": offsets, "itemsize": itemsize}
     return np.dtype(layout, align=aligned)
+
+
+@functools.lru_cache(maxsize=256)
+def _is_simple(text: str) -> bool:
+    return SIMPLE.fullmatch(text) is not None
+
+
+@functools.lru_cache(maxsize=256)
+def _simple_dtype(np: Any, text: str) -> Any:
+    expect(_is_simple(text), "a dtype is malformed")
+    return np.dtype(text)
 
 
 def expect_shape(shape: Any) -> None:

@@ -258,7 +258,8 @@ def _zone(zone: Any) -> Any:
     from datetime import tzinfo
 
     expect(isinstance(zone, tzinfo), "a time zone is expected")
-    return zone
+    # By key where there is one: pandas before 3 then takes the class that it takes itself, that of pytz.
+    return getattr(zone, "key", zone)
 
 
 def _period(context: Context, pd: Any, ordinals: Any, frequency: Any) -> Any:

@@ -7,6 +7,7 @@ sides agree on the numbers, not on names: nothing in a payload can name code. Nu
 from __future__ import annotations
 
 import importlib
+import sys
 from collections.abc import Mapping
 from types import ModuleType
 from typing import Any, Protocol
@@ -105,7 +106,7 @@ class Context:
     def library(self, name: str, what: str) -> ModuleType:
         """Imports one of the libraries that this package names; the name is never the other side's."""
         try:
-            return importlib.import_module(name)
+            return sys.modules.get(name) or importlib.import_module(name)
         except ImportError:
             raise MissingLibrary(name.partition(".")[0], what) from None
 
