@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -10,19 +11,30 @@ from .guest import plain, records, tags
 from .guest.rebuild import build
 from .guest.tags import Context, Fields, NotData, expect
 
+LEVELS = 4
+CHARGES_PER_LOOK = 4096
+
 
 class HostContext(Context):
     """`types` are the caller's classes that may come back, by key; `buffers` what travelled beside the payload."""
 
-    def __init__(self, types: Mapping[str, type], buffers: Sequence[memoryview], memory: int) -> None:
+    def __init__(self, types: Mapping[str, type], buffers: Sequence[memoryview], memory: int, seconds: float) -> None:
         super().__init__(types)
         self.key_types.update(plain.KEY_TYPES)
         self._buffers = buffers
         self._taken: set[int] = set()
-        self._memory = memory
+        # What lies in buffers was paid for by the guest. It is charged again at each level that could copy or repeat
+        # it: array, column, table.
+        self._memory = memory + LEVELS * sum(buffer.nbytes for buffer in buffers)
+
+        self._deadline = time.monotonic() + seconds
+        self._charges = 0
 
     def charge(self, size: int) -> None:
         self._memory -= size
+        self._charges += 1
+        if self._charges % CHARGES_PER_LOOK == 0 and time.monotonic() > self._deadline:
+            raise NotData("decoding took longer than its time limit")
         if self._memory < 0:
             raise NotData("the value would take more memory than its limit")
 
@@ -45,9 +57,7 @@ class HostContext(Context):
         return buffer
 
     def build(self, fields: Fields) -> Any:
-        if fields[0] == tags.OPAQUE:
-            return self._build_opaque(*fields[1:])
-        return build(self, fields)
+        return self._build_opaque(*fields[1:]) if fields[0] == tags.OPAQUE else build(self, fields)
 
     def fill(self, record: object, values: Fields) -> None:
         records.fill_record(record, values)

@@ -9,7 +9,7 @@ from typing import Any
 from . import _native
 from ._rebuild import HostContext
 from .errors import SerializationError
-from .guest.tags import MissingLibrary, NotData
+from .guest.tags import MissingLibrary
 
 
 @dataclasses.dataclass(frozen=True)
@@ -24,6 +24,16 @@ class Limits:
 
 
 DEFAULT_LIMITS = Limits()
+LONGEST_MESSAGE = 2000
+
+
+def printable(text: str) -> str:
+    """Text that may hold a guest's own, made safe for a terminal and a log."""
+    shown = "".join(
+        letter if letter.isprintable() or letter == "\n" else f"\\x{ord(letter):02x}"
+        for letter in text[:LONGEST_MESSAGE]
+    )
+    return shown if len(text) <= LONGEST_MESSAGE else shown + "..."
 
 
 def decode(
@@ -39,7 +49,7 @@ def decode(
             f"the result takes {len(payload)} bytes, more than the limit of {limits.payload}\n"
             "hint: return less, or return large data as numpy arrays"
         )
-    context = HostContext(types or {}, buffers, limits.memory)
+    context = HostContext(types or {}, buffers, limits.memory, limits.seconds)
     counts = limits.depth, limits.objects, limits.memory, limits.seconds
     try:
         return _native.decode(payload, context.build, context.fill, context.key_types, *counts)
@@ -48,9 +58,10 @@ def decode(
             f"the function returned {error.what}, and {error.library} is not installed here\n"
             f"hint: install {error.library} in the calling environment, or return plain data (lists, dicts, numbers)"
         ) from None
-    except (NotData, _native.Refused, TypeError, OverflowError, RecursionError, UnicodeError) as error:
-        # TypeError and the like: a key whose hash fails, numbers out of a library's range.
+    except MemoryError:
+        raise SerializationError("the result does not fit into this process's memory\nhint: return less") from None
+    except Exception as error:  # also a key whose hash fails, a number out of a library's range
         raise SerializationError(
-            f"what came out of the box cannot be taken as data: {error}\n"
+            f"what came out of the box cannot be taken as data: {printable(str(error))}\n"
             "hint: return plain data (lists, dicts, numbers, texts)"
         ) from None

@@ -116,6 +116,7 @@ bool Decoder::close_tag() {
     drop_to(stack_.size() - 2);
     return tag == kDictTag ? push(PyDict_New(), 1, Kind::dict) : push(PyList_New(0), 1, Kind::list);
   }
+  if (!in_time()) return false;  // for each one: a builder may take long, and five bytes repeat it
   PyObject* value = PyObject_CallFunctionObjArgs(host_.build, fields.value, nullptr);
   if (value == nullptr) return false;
   drop_to(stack_.size() - 2);

@@ -24,18 +24,26 @@ def pytest_configure(config):
 
 
 class Encoder:
-    """The guest's encoder in a process of its own, fed with pickles of values that the test made."""
+    """The guest's side in a process of its own: values go in as arguments of a call do, and come out as results do.
+
+    PCTX_TEST_GUEST_PYTHON names another interpreter, with other versions of the libraries.
+    """
 
     def __init__(self):
         program = str(Path(__file__).parent / "encoder_process.py")
         self.process = subprocess.Popen(
-            [sys.executable, program, str(TREE / "python")], stdin=subprocess.PIPE, stdout=subprocess.PIPE
+            [os.environ.get("PCTX_TEST_GUEST_PYTHON", sys.executable), program, str(TREE / "python")],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
         )
 
     def encode(self, value, allowed=()):
-        import pickle
+        from pctx_sandbox._arguments import encode_call
 
-        self._send(pickle.dumps((value, tuple(allowed))))
+        call = encode_call((value, tuple(allowed)))
+        self._send(len(call.buffers).to_bytes(8, "little"))
+        for part in (call.payload, *call.buffers):
+            self._send(memoryview(part).nbytes.to_bytes(8, "little"), part)
         status, payload, *buffers = self._receive()
         if status == b"refused":
             from pctx_sandbox.guest.tags import NotData
@@ -43,8 +51,9 @@ class Encoder:
             raise NotData(payload.decode("utf-8", "replace"))
         return payload, [memoryview(bytearray(buffer)) for buffer in buffers]
 
-    def _send(self, data):
-        self.process.stdin.write(len(data).to_bytes(8, "little") + data)
+    def _send(self, *parts):
+        for part in parts:
+            self.process.stdin.write(part)
         self.process.stdin.flush()
 
     def _receive(self):

@@ -1,10 +1,10 @@
 """Encodes what it reads on stdin, one value after another, as the guest's side does."""
 
-import pickle
 import sys
 from pathlib import Path
 
 sys.path[:0] = [sys.argv[1], str(Path(__file__).parent)]
+from pctx_sandbox.guest.arguments import loads  # noqa: E402
 from pctx_sandbox.guest.encode import encode  # noqa: E402
 from pctx_sandbox.guest.tags import NotData  # noqa: E402
 
@@ -18,9 +18,14 @@ def answer(parts):
     output.flush()
 
 
+def read_counted():
+    return sys.stdin.buffer.read(int.from_bytes(sys.stdin.buffer.read(8), "little"))
+
+
 while head := sys.stdin.buffer.read(8):
-    value, allowed = pickle.loads(sys.stdin.buffer.read(int.from_bytes(head, "little")))
+    payload, *buffers = [read_counted() for _ in range(1 + int.from_bytes(head, "little"))]
     try:
+        value, allowed = loads(payload, [memoryview(bytearray(buffer)) for buffer in buffers])
         encoded = encode(value, allowed)
     except NotData as error:
         answer([b"refused", str(error).encode("utf-8", "replace")])

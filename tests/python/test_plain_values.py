@@ -59,7 +59,7 @@ VALUES = st.recursive(
 )
 
 
-@settings(max_examples=400, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=200, deadline=None, suppress_health_check=list(HealthCheck))
 @given(VALUES)
 @example([2**63, -(2**63), 2**64, -(2**2040), 2**3000, -1, 255, 256, 65535, 65536, 2**31, -(2**31)])
 @example([0.0, -0.0, float("nan"), float("inf"), complex(-0.0, float("nan"))])

@@ -40,23 +40,22 @@ class _BoxContext(Context):
 class _Unpickler(pickle.Unpickler):
     def __init__(self, payload: bytes | memoryview, buffers: Sequence[memoryview], own: int) -> None:
         super().__init__(io.BytesIO(payload), buffers=buffers[own:])
-        self._context = _BoxContext(buffers[:own])
+        context = _BoxContext(buffers[:own])
+        # Functions, not methods: the memo of a C unpickler would hold the unpickler, a cycle that 3.10 never frees.
+        self._stand_ins = {
+            "from_tag": lambda *fields: build(context, fields),
+            "open_opaque": lambda field: pickle.loads(context.take_frozen(field)),
+        }
 
     def find_class(self, module: str, name: str) -> Any:
         # By name and not by identity: the package may be called otherwise inside.
         if module.endswith("guest.arguments"):
-            return {"from_tag": self._from_tag, "open_opaque": self._open_opaque}[name]
+            return self._stand_ins[name]
         try:
             return super().find_class(module, name)
         except ModuleNotFoundError as error:
             missing = error.name or module
             raise MissingLibrary(missing.partition(".")[0], f"{module}.{name}") from None
-
-    def _from_tag(self, *fields: Any) -> Any:
-        return build(self._context, fields)
-
-    def _open_opaque(self, field: Any) -> Any:
-        return pickle.loads(self._context.take_frozen(field))
 
 
 def loads(payload: bytes | memoryview, buffers: Sequence[memoryview] = ()) -> Any:

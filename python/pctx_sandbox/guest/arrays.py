@@ -5,6 +5,7 @@ A dtype travels in a grammar of our own. It has no object dtype: bytes are never
 
 from __future__ import annotations
 
+import functools
 import math
 import re
 import sys
@@ -52,10 +53,9 @@ def _subclass_hint(kind: type) -> str:
 
 def describe_dtype(np: Any, dtype: Any) -> Any:
     if dtype.fields is None and dtype.subdtype is None:
-        text = dtype.str
-        if SIMPLE.fullmatch(text) is None or dtype.char == "O":
+        if not _is_simple(dtype.str):
             raise NotData(f"has dtype {dtype}, which has no plain bytes; convert it with .astype(...) or .tolist()")
-        return text
+        return dtype.str
     if dtype.subdtype is not None:
         base, shape = dtype.subdtype
         return "array", describe_dtype(np, base), shape
@@ -68,16 +68,16 @@ def describe_dtype(np: Any, dtype: Any) -> Any:
     return "struct", dtype.itemsize, dtype.isalignedstruct, tuple(fields)
 
 
-def build_dtype(np: Any, described: Any, depth: int = 0) -> Any:
+def build_dtype(context: Context, np: Any, described: Any, depth: int = 0) -> Any:
+    context.charge(256)  # for each mention: a description can hold the same part a thousand times, on each level
     expect(depth < DEEPEST_STRUCT, "a dtype is nested too deeply")
     if type(described) is str:
-        expect(SIMPLE.fullmatch(described), "a dtype is malformed")
-        return np.dtype(described)
+        return _simple_dtype(np, described)
     expect(type(described) is tuple and described, "a dtype is malformed")
     if described[0] == "array":
         _, base, shape = described
         expect_shape(shape)
-        inner = build_dtype(np, base, depth + 1)
+        inner = build_dtype(context, np, base, depth + 1)
         expect(math.prod(shape) * inner.itemsize < 2**31, "a dtype is too large")
         return np.dtype((inner, shape))
     kind, itemsize, aligned, fields = described
@@ -88,9 +88,20 @@ def build_dtype(np: Any, described: Any, depth: int = 0) -> Any:
     offsets = [offset for _, _, offset in fields]
     expect(all(type(name) is str for name in names), "a dtype's field has no name")
     expect(all(type(offset) is int and 0 <= offset < itemsize for offset in offsets), "a dtype's offset is wrong")
-    formats = [build_dtype(np, inner, depth + 1) for _, inner, _ in fields]
+    formats = [build_dtype(context, np, inner, depth + 1) for _, inner, _ in fields]
     layout = {"names": names, "formats": formats, "offsets": offsets, "itemsize": itemsize}
     return np.dtype(layout, align=aligned)
+
+
+@functools.lru_cache(maxsize=256)
+def _is_simple(text: str) -> bool:
+    return SIMPLE.fullmatch(text) is not None
+
+
+@functools.lru_cache(maxsize=256)
+def _simple_dtype(np: Any, text: str) -> Any:
+    expect(_is_simple(text), "a dtype is malformed")
+    return np.dtype(text)
 
 
 def expect_shape(shape: Any) -> None:
@@ -100,7 +111,7 @@ def expect_shape(shape: Any) -> None:
 
 def build_array(context: Context, dtype: Any, shape: Any, order: Any, field: Any, record: Any = False) -> Any:
     np = context.library("numpy", "a numpy array")
-    kind = build_dtype(np, dtype)
+    kind = build_dtype(context, np, dtype)
     expect_shape(shape)
     expect(order in ("C", "F") and type(record) is bool, "an array's order is malformed")
     buffer = context.take(field)
@@ -129,12 +140,13 @@ def build_objects(context: Context, shape: Any, values: Any) -> Any:
 
 def build_scalar(context: Context, dtype: Any, raw: Any) -> Any:
     np = context.library("numpy", "a numpy scalar")
-    kind = build_dtype(np, dtype)
+    kind = build_dtype(context, np, dtype)
     expect(type(raw) is bytes and len(raw) == kind.itemsize > 0, "a scalar's bytes do not fit its dtype")
     context.charge(len(raw))
     # Over a copy: a scalar of a structured dtype is a view, and bytes would make it read-only.
     value = np.frombuffer(bytearray(raw), dtype=kind)[0]
-    if kind.fields is None:
+    expect(isinstance(value, np.generic), "a scalar's dtype is malformed")
+    if kind.kind != "V":
         context.key_types.add(type(value))
     return value
 

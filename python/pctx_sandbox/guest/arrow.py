@@ -73,7 +73,7 @@ def build_array(context: Context, described: Any, length: Any, fields: Any, chil
     expect(type(length) is int and 0 <= length < 2**48, "an Arrow array's length is malformed")
     expect(type(fields) is tuple and type(children) is tuple, "an Arrow array is malformed")
     expect(all(isinstance(child, pa.Array) for child in children), "an Arrow array's parts are expected")
-    context.charge(1024)
+    context.charge(1024 + sum(int(child.nbytes) for child in children))
     if pa.types.is_dictionary(kind):
         array = _build_dictionary(pa, kind, fields, children)
         expect(len(array) == length, "an Arrow array's length is malformed")
@@ -143,7 +143,8 @@ def build_chunked(context: Context, described: Any, chunks: Any) -> Any:
     kind = build_type(context, pa, described)
     expect(type(chunks) is tuple and len(chunks) <= MOST_CHUNKS, "Arrow chunks are malformed")
     expect(all(isinstance(chunk, pa.Array) and chunk.type == kind for chunk in chunks), "Arrow chunks are malformed")
-    context.charge(1024 + 64 * len(chunks))
+    # By the bytes of each mention: one chunk, a hundred thousand times, is a small table until somebody converts it.
+    context.charge(1024 + sum(64 + int(chunk.nbytes) for chunk in chunks))
     return pa.chunked_array(list(chunks), type=kind)
 
 
@@ -155,6 +156,7 @@ def _build_schema(context: Context, pa: Any, described: Any, columns: Any, rows:
         expect(isinstance(column, kind) and column.type == field.type, "a table's column does not fit its type")
         expect(len(column) == rows, "a table's columns differ in length")
         expect(field.nullable or column.null_count == 0, "a table's column has nulls where its field has none")
+        context.charge(int(column.nbytes))
     expect(columns or rows == 0, "a table without columns has no rows")
     context.charge(4096)
     return pa.schema(fields, metadata=build_metadata(context, described[1]))

@@ -77,6 +77,9 @@ class _Encoder(pickle.Pickler):
 
     def _reduce(self, value: Any) -> Any:
         kind = type(value)
+        plain_describer = plain.DESCRIBERS.get(kind)
+        if plain_describer is not None:
+            return tagged, plain_describer(value)
         if kind is _Sealed:
             return tagged, value.fields
         if kind in AS_DICT:

@@ -161,7 +161,7 @@ def build_frame(context: Context, values: Any, index: Any, columns: Any, attrs: 
     pd = _pandas(context)
     _index(pd, index)
     _index(pd, columns)
-    context.charge(8192)
+    context.charge(8192 + 8 * len(index) + 64 * len(columns))  # a range is no memory until pandas needs it as an array
     if type(values) is tuple:
         expect(len(values) == len(columns), "a frame's columns do not fit their names")
         parts = {
@@ -195,7 +195,7 @@ def build_index(context: Context, values: Any, name: Any) -> Any:
     column = _column(context, pd, values)
     _expect_keys(context, column)
     context.charge(2048)
-    return pd.Index(column, dtype=column.dtype, name=_label(context, name), copy=False)
+    return pd.Index(column, dtype=column.dtype, name=_label(context, name), copy=False, tupleize_cols=False)
 
 
 def build_range(context: Context, start: Any, stop: Any, step: Any, name: Any) -> Any:
@@ -213,6 +213,9 @@ def build_multiindex(context: Context, levels: Any, codes: Any, names: Any) -> A
         _index(pd, level)
         expect(isinstance(part, np.ndarray) and part.ndim == 1 and part.dtype.kind == "i", "codes are expected")
         context.charge(4096 + int(part.nbytes) + 64 * len(level))
+        # pandas narrows the codes before it checks them: one that is far outside would come out as another row.
+        inside = len(part) == 0 or (part.min() >= -1 and part.max() < len(level))
+        expect(inside, "a code points outside of its level")
         _label(context, name)
     return pd.MultiIndex(levels=levels, codes=codes, names=names, verify_integrity=True)
 
@@ -255,7 +258,8 @@ def _zone(zone: Any) -> Any:
     from datetime import tzinfo
 
     expect(isinstance(zone, tzinfo), "a time zone is expected")
-    return zone
+    # By key where there is one: pandas before 3 then takes the class that it takes itself, that of pytz.
+    return getattr(zone, "key", zone)
 
 
 def _period(context: Context, pd: Any, ordinals: Any, frequency: Any) -> Any:
@@ -269,7 +273,7 @@ def _interval(context: Context, pd: Any, left: Any, right: Any, closed: Any) -> 
     _index(pd, left)
     _index(pd, right)
     expect(closed in CLOSED and len(left) == len(right), "an interval is malformed")
-    context.charge(int(left.nbytes) + int(right.nbytes))
+    context.charge(64 * len(left))
     return pd.arrays.IntervalArray.from_arrays(left, right, closed=closed)
 
 

@@ -10,6 +10,7 @@ import pathlib
 import re
 import sys
 import uuid
+from collections.abc import Callable
 from typing import Any
 
 from . import tags
@@ -23,6 +24,7 @@ PATHS: dict[str, type[pathlib.PurePath]] = {
 }
 # Reducing a fraction takes time that grows with the square of its digits.
 FRACTION_BITS = 100_000
+LONGEST_PATH = 4096
 
 
 def describe_timezone(value: datetime.tzinfo) -> Fields:
@@ -39,37 +41,6 @@ def describe_timezone(value: datetime.tzinfo) -> Fields:
     raise NotData(f"a time zone of type {type(value).__qualname__} has no key; use zoneinfo.ZoneInfo(...)")
 
 
-def describe(value: object) -> Fields | None:
-    """The fields of a value of the standard library, or None for any other."""
-    kind = type(value)
-    if kind is complex:
-        return tags.COMPLEX, value.real, value.imag  # type: ignore[attr-defined]
-    if kind is datetime.date:
-        return tags.DATE, value.toordinal()  # type: ignore[attr-defined]
-    if kind is datetime.datetime:
-        return _describe_datetime(value)  # type: ignore[arg-type]
-    if kind is datetime.timedelta:
-        return tags.TIMEDELTA, value.days, value.seconds, value.microseconds  # type: ignore[attr-defined]
-    if kind is datetime.time:
-        return _describe_time(value)  # type: ignore[arg-type]
-    if isinstance(value, datetime.tzinfo):
-        return describe_timezone(value)
-    if kind is decimal.Decimal:
-        return tags.DECIMAL, str(value)
-    if kind is fractions.Fraction:
-        return tags.FRACTION, value.numerator, value.denominator  # type: ignore[attr-defined]
-    if kind is uuid.UUID:
-        return tags.UUID, value.int, value.is_safe.name  # type: ignore[attr-defined]
-    if kind is range:
-        return tags.RANGE, value.start, value.stop, value.step  # type: ignore[attr-defined]
-    if kind is slice:
-        return tags.SLICE, value.start, value.stop, value.step  # type: ignore[attr-defined]
-    # By name: from 3.13 on the classes live in pathlib._local, later in pathlib again.
-    if isinstance(value, pathlib.PurePath) and PATHS.get(kind.__name__) is kind:
-        return tags.PATH, kind.__name__, str(value)
-    return None
-
-
 def _describe_datetime(value: datetime.datetime) -> Fields:
     date = (value.year, value.month, value.day)
     return (tags.DATETIME, *date, value.hour, value.minute, value.second, value.microsecond, value.tzinfo, value.fold)
@@ -77,6 +48,30 @@ def _describe_datetime(value: datetime.datetime) -> Fields:
 
 def _describe_time(value: datetime.time) -> Fields:
     return tags.TIME, value.hour, value.minute, value.second, value.microsecond, value.tzinfo, value.fold
+
+
+# By exact type, since this is asked for every value that is not a builtin one.
+DESCRIBERS: dict[type, Callable[[Any], Fields]] = {
+    complex: lambda value: (tags.COMPLEX, value.real, value.imag),
+    range: lambda value: (tags.RANGE, value.start, value.stop, value.step),
+    slice: lambda value: (tags.SLICE, value.start, value.stop, value.step),
+    datetime.date: lambda value: (tags.DATE, value.toordinal()),
+    datetime.time: _describe_time,
+    datetime.datetime: _describe_datetime,
+    datetime.timedelta: lambda value: (tags.TIMEDELTA, value.days, value.seconds, value.microseconds),
+    decimal.Decimal: lambda value: (tags.DECIMAL, str(value)),
+    fractions.Fraction: lambda value: (tags.FRACTION, value.numerator, value.denominator),
+    uuid.UUID: lambda value: (tags.UUID, value.int, value.is_safe.name),
+    **{kind: lambda value: (tags.PATH, type(value).__name__, str(value)) for kind in PATHS.values()},
+}
+
+
+def describe(value: object) -> Fields | None:
+    """The fields of a value of the standard library, or None for any other."""
+    describer = DESCRIBERS.get(type(value))
+    if describer is not None:
+        return describer(value)
+    return describe_timezone(value) if isinstance(value, datetime.tzinfo) else None
 
 
 def _ints(*values: object) -> None:
@@ -181,7 +176,9 @@ def build_uuid(context: Context, number: Any, safe: Any) -> uuid.UUID:
 
 def build_path(context: Context, kind: Any, text: Any) -> pathlib.PurePath:
     expect(type(kind) is str and kind in PATHS and type(text) is str, "a path's kind and text are expected")
-    context.charge(4 * len(text))
+    # pathlib keeps the parts of every path for ever on some versions: no more than a kernel takes.
+    expect(len(text) <= LONGEST_PATH, f"a path is at most {LONGEST_PATH} characters long")
+    context.charge(100 * (1 + text.count("/")) + 4 * len(text))
     return PATHS[kind](text)
 
 

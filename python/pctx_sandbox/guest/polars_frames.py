@@ -10,11 +10,12 @@ import sys
 from typing import Any
 
 from . import tags
-from .tags import Context, Fields, NotData, Put, expect
+from .tags import Context, Fields, NotData, Put, charge_expanded, expect
 
 INTEGERS = ("Int8", "Int16", "Int32", "Int64", "UInt8", "UInt16", "UInt32", "UInt64")
 NUMBERS = frozenset((*INTEGERS, "Float32", "Float64", "Boolean"))
 SIMPLE = NUMBERS | frozenset(["Date", "Time", "String", "Binary", "Categorical", "Null", "Int128"])
+FROM_NUMBERS = NUMBERS | {"Date", "Time", "Datetime", "Duration"}
 UNITS = ("ms", "us", "ns")
 ZONE = re.compile(r"[A-Za-z0-9_+\-]{1,32}(/[A-Za-z0-9_+\-]{1,32}){0,2}")
 DEEPEST = 16
@@ -54,7 +55,7 @@ def _describe_dtype(pl: Any, dtype: Any) -> Any:
 
 def _describe_values(pl: Any, series: Any) -> tuple[Any, Any]:
     name = series.dtype.base_type().__name__
-    if sys.modules.get("numpy") is None or name not in NUMBERS | {"Date", "Time", "Datetime", "Duration"}:
+    if sys.modules.get("numpy") is None or name not in FROM_NUMBERS:
         return tuple(series.to_list()), None
     numbers = series.to_physical()
     if series.null_count() == 0:
@@ -65,7 +66,8 @@ def _describe_values(pl: Any, series: Any) -> tuple[Any, Any]:
 # --- Building ---------------------------------------------------------------------------------------------------------
 
 
-def build_dtype(pl: Any, described: Any, depth: int = 0) -> Any:
+def build_dtype(context: Context, pl: Any, described: Any, depth: int = 0) -> Any:
+    context.charge(256)  # for each mention, as for numpy's
     expect(depth < DEEPEST, "a polars type is nested too deeply")
     if type(described) is str:
         expect(described in SIMPLE, "a polars type is not known")
@@ -73,42 +75,42 @@ def build_dtype(pl: Any, described: Any, depth: int = 0) -> Any:
     expect(type(described) is tuple and described and type(described[0]) is str, "a polars type is malformed")
     kind, *parts = described
     expect(kind in BUILD_DTYPE, "a polars type is not known")
-    return BUILD_DTYPE[kind](pl, depth + 1, *parts)
+    return BUILD_DTYPE[kind](context, pl, depth + 1, *parts)
 
 
-def _datetime(pl: Any, depth: int, unit: Any, zone: Any) -> Any:
+def _datetime(context: Context, pl: Any, depth: int, unit: Any, zone: Any) -> Any:
     expect(unit in UNITS and (zone is None or (type(zone) is str and ZONE.fullmatch(zone))), "a date is malformed")
     return pl.Datetime(unit, zone)
 
 
-def _duration(pl: Any, depth: int, unit: Any) -> Any:
+def _duration(context: Context, pl: Any, depth: int, unit: Any) -> Any:
     expect(unit in UNITS, "a duration is malformed")
     return pl.Duration(unit)
 
 
-def _decimal(pl: Any, depth: int, precision: Any, scale: Any) -> Any:
+def _decimal(context: Context, pl: Any, depth: int, precision: Any, scale: Any) -> Any:
     expect(precision is None or (type(precision) is int and 0 < precision <= 38), "a decimal is malformed")
     expect(type(scale) is int and 0 <= scale <= 38, "a decimal is malformed")
     return pl.Decimal(precision, scale)
 
 
-def _enum(pl: Any, depth: int, categories: Any) -> Any:
+def _enum(context: Context, pl: Any, depth: int, categories: Any) -> Any:
     expect(type(categories) is tuple and all(type(name) is str for name in categories), "categories are malformed")
     return pl.Enum(list(categories))
 
 
-def _array(pl: Any, depth: int, inner: Any, size: Any) -> Any:
+def _array(context: Context, pl: Any, depth: int, inner: Any, size: Any) -> Any:
     expect(type(size) is int and 0 <= size < 2**31, "an array's size is malformed")
-    return pl.Array(build_dtype(pl, inner, depth), size)
+    return pl.Array(build_dtype(context, pl, inner, depth), size)
 
 
-def _struct(pl: Any, depth: int, fields: Any) -> Any:
+def _struct(context: Context, pl: Any, depth: int, fields: Any) -> Any:
     expect(
         type(fields) is tuple and all(type(field) is tuple and len(field) == 2 for field in fields),
         "fields are malformed",
     )
     expect(all(type(name) is str for name, _ in fields), "a field has no name")
-    return pl.Struct([pl.Field(name, build_dtype(pl, inner, depth)) for name, inner in fields])
+    return pl.Struct([pl.Field(name, build_dtype(context, pl, inner, depth)) for name, inner in fields])
 
 
 BUILD_DTYPE: dict[str, Any] = {
@@ -116,22 +118,34 @@ BUILD_DTYPE: dict[str, Any] = {
     "Duration": _duration,
     "Decimal": _decimal,
     "Enum": _enum,
-    "List": lambda pl, depth, inner: pl.List(build_dtype(pl, inner, depth)),
+    "List": lambda context, pl, depth, inner: pl.List(build_dtype(context, pl, inner, depth)),
     "Array": _array,
     "Struct": _struct,
 }
 
 
+def _slots(described: Any) -> int:
+    """How many items one value of a type that was built can stand for."""
+    if type(described) is str or described[0] not in ("Array", "List", "Struct"):
+        return 1
+    if described[0] == "Struct":
+        return sum(_slots(inner) for _, inner in described[1]) + 1
+    return _slots(described[1]) * (max(1, described[2]) if described[0] == "Array" else 1)
+
+
 def build_series(context: Context, name: Any, described: Any, values: Any, mask: Any) -> Any:
     pl = context.library("polars", "a polars series")
     expect(type(name) is str, "a series has a name")
-    dtype = build_dtype(pl, described)
+    dtype = build_dtype(context, pl, described)
     context.charge(2048)
     if type(values) is tuple:
         expect(mask is None, "a list has no mask")
-        context.charge(64 * len(values))
+        # An Array has room for all of its items even where it is null.
+        context.charge(8 * charge_expanded(context, values) * _slots(described))
         return pl.Series(name, list(values), dtype=dtype, strict=True)
     np = context.library("numpy", "a polars series")
+    kind = described if type(described) is str else described[0]
+    expect(kind in FROM_NUMBERS, "numbers do not fit this type")
     expect(isinstance(values, np.ndarray) and values.ndim == 1 and values.dtype.kind in "iufb", "numbers are expected")
     context.charge(2 * int(values.nbytes))
     series = pl.Series(name, values).cast(dtype, strict=True)

@@ -17,7 +17,7 @@ from collections.abc import Collection
 from typing import Any
 
 from . import tags
-from .tags import Context, Fields, NotData, expect
+from .tags import Context, Fields, NotData, charge_expanded, expect
 
 
 def key_of(kind: type) -> str:
@@ -104,10 +104,14 @@ def _member_names(value: enum.Enum) -> tuple[str, ...]:
 def _allowed(context: Context, key: Any, *families: str) -> type:
     kind = context.types.get(key) if type(key) is str else None
     if kind is None or family_of(kind) not in families:
+        shown = key[:200] if type(key) is str else type(key).__name__
         raise NotData(
-            f"a value of class {str(key)[:200]!r} came back, which the caller did not ask for; name the class in the "
+            f"a value of class {shown!r} came back, which the caller did not ask for; name the class in the "
             "return annotation, or return plain data"
         )
+    # It would run when the value goes, with attributes of the guest's choice: a path to remove, say.
+    if any("__del__" in vars(base) for base in kind.__mro__):
+        raise NotData(f"{kind.__qualname__} has a __del__, which would run here; return {PLAIN_FORM[families[0]]}")
     return kind
 
 
@@ -164,7 +168,7 @@ def fill_record(record: object, values: tuple[Any, ...]) -> None:
 def build_pydantic(context: Context, key: Any, values: Any) -> Any:
     kind: Any = _allowed(context, key, "pydantic model")
     expect(type(values) is dict and all(type(name) is str for name in values), "a model's fields are expected")
-    context.charge(256 * len(values))
+    charge_expanded(context, values)
     try:
         return _validate(context, kind, values)
     except NotData:

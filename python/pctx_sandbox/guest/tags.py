@@ -7,6 +7,7 @@ sides agree on the numbers, not on names: nothing in a payload can name code. Nu
 from __future__ import annotations
 
 import importlib
+import sys
 from collections.abc import Mapping
 from types import ModuleType
 from typing import Any, Protocol
@@ -105,9 +106,31 @@ class Context:
     def library(self, name: str, what: str) -> ModuleType:
         """Imports one of the libraries that this package names; the name is never the other side's."""
         try:
-            return importlib.import_module(name)
+            return sys.modules.get(name) or importlib.import_module(name)
         except ImportError:
             raise MissingLibrary(name.partition(".")[0], what) from None
+
+
+def charge_expanded(context: Context, value: Any) -> int:
+    """Charges a nested value as often as a library that copies it will visit it; returns the number of visits.
+
+    In Python thirty lists can hold each other a thousandfold; columns and models would write all of it out.
+    """
+    visits = 0
+    waiting = [value]
+    while waiting:
+        part = waiting.pop()
+        visits += 1
+        context.charge(64)
+        if type(part) in (str, bytes, bytearray):
+            context.charge(len(part))
+        elif type(part) is dict:
+            waiting.extend(part)
+            waiting.extend(part.values())
+        elif type(part) in (list, tuple, set, frozenset):
+            context.charge(8 * len(part))
+            waiting.extend(part)
+    return visits
 
 
 def expect(condition: object, what: str) -> None:
