@@ -17,6 +17,7 @@ import socket
 import struct
 import threading
 import time
+import weakref
 from typing import Any
 
 from . import _program
@@ -66,6 +67,10 @@ class Lease:
     def waits(self) -> bool:
         """True if the Worker is alive and, as it should, has said nothing yet, and the Broker neither."""
         return not self.poll.poll(0)
+
+    def __del__(self) -> None:
+        # An interrupt may strike between two lines of ours; the descriptors go with the object then.
+        self.close()
 
     def close(self) -> None:
         if self.out_fd >= 0:
@@ -173,6 +178,10 @@ class Connection:
         elif "queued" in message:
             log.info("waiting for a Worker, %s calls ahead", message["queued"].get("ahead"))
 
+    def __del__(self) -> None:
+        if hasattr(self, "sock"):
+            self.forget()
+
     def interrupt(self) -> None:
         """Stops the call from another thread: the Worker is killed and whoever waits on this connection wakes up."""
         with contextlib.suppress(OSError):
@@ -193,7 +202,7 @@ class Connection:
 
 
 _lock = threading.Lock()
-_all: dict[int, Connection] = {}
+_all: weakref.WeakValueDictionary[int, Connection] = weakref.WeakValueDictionary()
 _prefetched: dict[bytes, Connection] = {}
 _free: list[Connection] = []
 

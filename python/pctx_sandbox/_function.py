@@ -219,7 +219,7 @@ class Prepared:
 
 def make_spec(environment: Environment, settings: Settings) -> client.LeaseSpec:
     """The packets that ask for a lease, and that end one and ask for the next."""
-    import cloudpickle
+    import cloudpickle  # type: ignore[import-untyped]
 
     here = os.path.dirname(os.path.abspath(__file__))
     lease = {

@@ -13,7 +13,7 @@ import sys
 import types
 from typing import Any
 
-import cloudpickle.cloudpickle as cp
+import cloudpickle.cloudpickle as cp  # type: ignore[import-untyped]
 
 from . import _modules
 from .shipping import Plain, cell_value

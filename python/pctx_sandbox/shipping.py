@@ -12,7 +12,7 @@ import types
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
-import cloudpickle.cloudpickle as cp
+import cloudpickle.cloudpickle as cp  # type: ignore[import-untyped]
 
 from . import _modules
 from ._arguments import _CallPickler

@@ -45,7 +45,7 @@ def warm() -> None:
 
 def _cloudpickle() -> Any:
     """The caller's cloudpickle, lent to the box: never the Environment's."""
-    import cloudpickle
+    import cloudpickle  # type: ignore[import-untyped]
 
     return cloudpickle
 
