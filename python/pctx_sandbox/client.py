@@ -153,7 +153,7 @@ def _converse(connection: Connection, call: Call, output: Output) -> tuple[wire.
         _run(connection, lease, call, output, reader, rest)
         answer = reader.answer()
         try:
-            buffers = _buffers(lease, call, answer)
+            buffers = _buffers(lease, call, answer, reader.excess())
         finally:
             if answer.fd >= 0:
                 os.close(answer.fd)
@@ -299,7 +299,23 @@ def _drain(lease: Lease, output: Output) -> None:
     output.finish()
 
 
-def _buffers(lease: Lease, call: Call, answer: wire.Frame) -> list[memoryview]:
+class _Channel:
+    """The Worker's socket, after what was read from it too early."""
+
+    def __init__(self, early: memoryview, sock: socket.socket) -> None:
+        self._early = early
+        self._sock = sock
+
+    def recv_into(self, target: memoryview, size: int) -> int:
+        if not self._early:
+            return self._sock.recv_into(target, size)
+        taken = self._early[:size]
+        target[: len(taken)] = taken
+        self._early = self._early[len(taken) :]
+        return len(taken)
+
+
+def _buffers(lease: Lease, call: Call, answer: wire.Frame, early: memoryview) -> list[memoryview]:
     """The large buffers of an answer, from its memfd or, where the box may not make one, from the socket."""
     if not answer.table and answer.fd < 0:
         return []
@@ -310,6 +326,7 @@ def _buffers(lease: Lease, call: Call, answer: wire.Frame) -> list[memoryview]:
         return map_buffers(answer.fd, answer.table, limit)
     lease.sock.settimeout(call.settings.timeout_sec + GRACE_SECONDS)
     try:
-        return receive_inline(lease.sock, answer.table, limit)
+        channel: Any = _Channel(early, lease.sock)
+        return receive_inline(channel, answer.table, limit)
     except OSError as error:
         raise _raised.malformed(f"its buffers did not arrive: {error}") from None

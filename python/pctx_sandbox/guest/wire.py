@@ -172,6 +172,10 @@ class AnswerReader:
         fd, self.fd = self.fd, -1
         return Frame(header.kind, header.minor, view[body : self._size], unpack_table(view[HEADER.size : body]), fd)
 
+    def excess(self) -> memoryview:
+        """What arrived after the body: the beginning of buffers that follow it."""
+        return memoryview(self._data)[self._size :]
+
     def close(self) -> None:
         if self.fd >= 0:
             os.close(self.fd)
