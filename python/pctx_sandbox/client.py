@@ -201,11 +201,10 @@ def _run(
     names = {lease.out_fd: "stdout", lease.err_fd: "stderr"}
     if rest:
         poll.modify(lease.sock_fd, select.POLLIN | select.POLLOUT)
-    limit = call.settings.timeout_sec + GRACE_SECONDS
-    deadline = 0.0
-    wait = limit
+    wait = call.settings.timeout_sec + GRACE_SECONDS
+    deadline = time.monotonic() + wait
     while True:
-        events = poll.poll(int(wait * 1000))
+        events = poll.poll(int(wait * 1000) + 1)
         broker_spoke = worker_spoke = False
         for fd, event in events:
             if fd in names:
@@ -224,9 +223,7 @@ def _run(
             if _receive(connection, lease, call, output, reader):
                 return
             raise _death(connection, lease, call, output, unread=bool(rest))
-        now = time.monotonic()
-        deadline = deadline or now + limit
-        wait = deadline - now
+        wait = deadline - time.monotonic()
         if wait <= 0:
             raise _raised.timed_out(call.name, call.settings)
 
