@@ -6,6 +6,7 @@ waiting. What is shared between threads is only the two lists of connections tha
 
 from __future__ import annotations
 
+import _socket
 import atexit
 import contextlib
 import errno
@@ -18,6 +19,7 @@ import struct
 import threading
 import time
 import weakref
+from collections.abc import Sequence
 from typing import Any
 
 from . import _program
@@ -28,11 +30,14 @@ log = logging.getLogger("pctx_sandbox")
 
 LARGEST_PACKET = 128 << 10
 LEASE_DESCRIPTORS = 3
+_THREE = struct.Struct("3i")
 _LEASE_SPACE = socket.CMSG_SPACE(4 * LEASE_DESCRIPTORS) if hasattr(socket, "CMSG_SPACE") else 0
 MOST_FREE = 16
 # How long the Broker itself may take to answer before it counts as hanging.
 PATIENCE = 30.0
 _RECEIVE_FLAGS = MSG_DONTWAIT | MSG_CMSG_CLOEXEC
+_AF_UNIX = int(getattr(socket, "AF_UNIX", 0))
+_SOCK_STREAM = int(socket.SOCK_STREAM)
 _MSG_TRUNC = int(getattr(socket, "MSG_TRUNC", 0))
 START = b'{"start": {}}'
 DONE = b'{"done": {}}'
@@ -51,22 +56,27 @@ class LeaseError(SandboxError):
 
 
 class Lease:
-    """One waiting Worker: its socket and the reading ends of its output, watched together with the Broker."""
+    """One waiting Worker: its socket and the reading ends of its output."""
 
-    __slots__ = ("err", "err_fd", "out", "out_fd", "poll", "sock", "sock_fd")
+    __slots__ = ("err_fd", "out_fd", "sock", "sock_fd")
 
-    def __init__(self, descriptors: list[int], broker: int) -> None:
+    def __init__(self, descriptors: Sequence[int]) -> None:
         self.sock_fd, self.out_fd, self.err_fd = descriptors
-        self.sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM, 0, fileno=self.sock_fd)
-        poll = self.poll = select.poll()
+        # The C type, told what it is: the class around it takes longer than the system calls that follow.
+        self.sock = _socket.socket(_AF_UNIX, _SOCK_STREAM, 0, self.sock_fd)
+
+    def watch(self, broker: int) -> select.poll:
+        """All four ends of a call. The Worker's socket is looked at first: what it printed before is seen with it."""
+        poll = select.poll()
         poll.register(self.sock_fd, select.POLLIN)
         poll.register(self.out_fd, select.POLLIN)
         poll.register(self.err_fd, select.POLLIN)
         poll.register(broker, select.POLLIN)
+        return poll
 
-    def waits(self) -> bool:
+    def waits(self, broker: int) -> bool:
         """True if the Worker is alive and, as it should, has said nothing yet, and the Broker neither."""
-        return not self.poll.poll(0)
+        return not self.watch(broker).poll(0)
 
     def __del__(self) -> None:
         # An interrupt may strike between two lines of ours; the descriptors go with the object then.
@@ -87,8 +97,11 @@ class Connection:
         self.sock = _connect()
         self.lease: Lease | None = None
         self.ended: dict[str, Any] | None = None
+        self.fd = self.sock.fileno()
         self._owed = 0
         self._buffer = bytearray(LARGEST_PACKET)
+        self._buffers = [self._buffer]
+        self._used: Lease | None = None
         with _lock:
             _all[id(self)] = self
 
@@ -102,13 +115,20 @@ class Connection:
         self._owed += 1
         self.ended = None
         self.send(START)
+        # Closing takes a while, and from here on somebody else is at work.
+        self.tidy()
 
     def finish(self, packet: bytes) -> None:
         """Ends this lease; `packet` may ask for the next one."""
         self.send(packet)
-        if self.lease is not None:
-            self.lease.close()
-            self.lease = None
+        self.tidy()
+        self._used, self.lease = self.lease, None
+
+    def tidy(self) -> None:
+        """Closes what is left of the lease before."""
+        if self._used is not None:
+            self._used.close()
+            self._used = None
 
     def wait_for_lease(self, seconds: float) -> Lease:
         """The lease that was asked for. Usually it has arrived long ago."""
@@ -131,14 +151,14 @@ class Connection:
 
     def _wait(self, seconds: float) -> None:
         waiting = select.poll()
-        waiting.register(self.sock.fileno(), select.POLLIN)
+        waiting.register(self.fd, select.POLLIN)
         if seconds <= 0 or not waiting.poll(max(1, int(seconds * 1000))):
             raise BrokerGone("the Broker does not answer")
 
     def _receive(self, want_end: bool) -> bool:
         """Takes one message; False if there is none yet."""
         try:
-            size, ancillary, flags, _ = self.sock.recvmsg_into([self._buffer], _LEASE_SPACE, _RECEIVE_FLAGS)
+            size, ancillary, flags, _ = self.sock.recvmsg_into(self._buffers, _LEASE_SPACE, _RECEIVE_FLAGS)
         except BlockingIOError:
             return False
         except OSError as error:
@@ -146,7 +166,8 @@ class Connection:
         if size == 0:
             raise BrokerGone("the Broker closed the connection")
         if ancillary:
-            self._take_lease(take_descriptors(ancillary))
+            data = ancillary[0][2]
+            self._take_lease(_THREE.unpack(data) if len(data) == _THREE.size else take_descriptors(ancillary))
             return True
         if flags & _MSG_TRUNC:
             raise BrokerGone("the Broker sent a packet that is too large")
@@ -157,12 +178,12 @@ class Connection:
         self._take_message(bytes(self._buffer[:size]))
         return True
 
-    def _take_lease(self, descriptors: list[int]) -> None:
+    def _take_lease(self, descriptors: Sequence[int]) -> None:
         if len(descriptors) != LEASE_DESCRIPTORS or self.lease is not None:
             for fd in descriptors:
                 os.close(fd)
             raise BrokerGone("the Broker sent a lease that was not asked for, or half of one")
-        self.lease = Lease(descriptors, self.sock.fileno())
+        self.lease = Lease(descriptors)
 
     def _take_message(self, packet: bytes) -> None:
         try:
@@ -195,6 +216,7 @@ class Connection:
     def forget(self) -> None:
         """Closes this process's descriptors only: after a fork the connection is the parent's."""
         _all.pop(id(self), None)
+        self.tidy()
         if self.lease is not None:
             self.lease.close()
             self.lease = None
@@ -243,8 +265,7 @@ def _check_peer(sock: socket.socket) -> None:
 
 def acquire(packet: bytes, queue_seconds: float, register: Any = None) -> Connection:
     """A connection with a waiting Worker for this lease packet. `register` learns of it before anything blocks."""
-    with _lock:
-        connection = _prefetched.pop(packet, None)
+    connection = _prefetched.pop(packet, None)  # atomic: no lock on the way of a warm call
     if connection is not None:
         ready = _prepare(connection, None, queue_seconds, register)
         if ready is not None:
@@ -260,7 +281,7 @@ def acquire(packet: bytes, queue_seconds: float, register: Any = None) -> Connec
         if register is not None:
             register(connection)
         connection.send(packet)
-        if not connection.wait_for_lease(queue_seconds + PATIENCE).waits():
+        if not connection.wait_for_lease(queue_seconds + PATIENCE).waits(connection.fd):
             raise BrokerGone("the Worker ended, or said something before it was asked")
     except BaseException:
         connection.discard()
@@ -275,7 +296,9 @@ def _prepare(connection: Connection, packet: bytes | None, seconds: float, regis
             register(connection)
         if packet is not None:
             connection.send(packet)
-        if connection.wait_for_lease(seconds + PATIENCE).waits():
+        lease = connection.wait_for_lease(seconds + PATIENCE)
+        # A lease that was taken back meanwhile is noticed when the call is sent: its other end is closed.
+        if packet is None or lease.waits(connection.fd):
             return connection
     except (BrokerGone, LeaseError):
         pass  # what was said about an earlier wish need not be true any more: ask afresh
@@ -305,6 +328,7 @@ def release(connection: Connection, lease: bytes, done_and_lease: bytes, want_en
             _prefetched[lease] = connection
             return end
         if not asks and len(_free) < MOST_FREE:
+            connection.tidy()
             _free.append(connection)
             return end
     connection.discard()

@@ -12,6 +12,7 @@ import time
 from typing import Any
 
 from . import _program
+from ._output import escape
 from ._settings import Settings
 from .errors import DependencyInstallError, SandboxStartupError
 
@@ -79,20 +80,35 @@ def _build(settings: Settings, python: str, register: Any) -> Environment:
     )
     if register is not None:
         register(process)
-    words = _Progress(process)
+    words = _Words(process)
+    words.start()
+    late = threading.Event()
+
+    def stop() -> None:
+        late.set()
+        process.kill()
+
+    timer = threading.Timer(settings.build_timeout_sec, stop)
+    timer.daemon = True
+    timer.start()
     try:
-        output, _ = _communicate(process, words, settings.build_timeout_sec)
-    except subprocess.TimeoutExpired:
+        assert process.stdout is not None
+        with process.stdout as stream:
+            output = stream.read()
+        process.wait()
+    except BaseException:
+        process.kill()  # Ctrl-C: no build goes on for a caller who has left
+        raise
+    finally:
+        timer.cancel()
+        process.wait()
+        words.join()
+    if late.is_set():
         raise DependencyInstallError(
             f"installing {list(settings.dependencies)} took longer than "
             f"build_timeout_sec={settings.build_timeout_sec}\n"
             "hint: raise it, or build ahead with `pctx-sandbox env build`"
-        ) from None
-    finally:
-        if process.poll() is None:
-            process.kill()
-        process.wait()
-        words.join()
+        )
     if process.returncode == 1:
         raise DependencyInstallError(
             f"{list(settings.dependencies)} could not be installed:\n{words.text()}\n"
@@ -117,25 +133,7 @@ def _parse(output: bytes, python: str) -> Environment:
         ) from None
 
 
-def _communicate(process: subprocess.Popen[bytes], words: _Progress, seconds: float) -> tuple[bytes, None]:
-    words.start()
-    assert process.stdout is not None
-    deadline = time.monotonic() + seconds
-    timer = threading.Timer(seconds, process.kill)
-    timer.daemon = True
-    timer.start()
-    try:
-        output = process.stdout.read()
-    finally:
-        timer.cancel()
-        process.stdout.close()
-    process.wait()
-    if process.returncode < 0 and time.monotonic() >= deadline:
-        raise subprocess.TimeoutExpired(process.args, seconds)
-    return output, None
-
-
-class _Progress(threading.Thread):
+class _Words(threading.Thread):
     """Collects the builder's words, and shows them on a terminal once the build has taken more than a moment."""
 
     def __init__(self, process: subprocess.Popen[bytes]) -> None:
@@ -146,19 +144,13 @@ class _Progress(threading.Thread):
 
     def run(self) -> None:
         assert self._process.stderr is not None
-        shown = 0
         with self._process.stderr as stream:
             for raw in stream:
                 self._lines.append(raw.decode("utf-8", "replace").rstrip())
                 del self._lines[:-200]
-                shown = self._show(shown)
-
-    def _show(self, shown: int) -> int:
-        terminal = sys.stderr is not None and sys.stderr.isatty()
-        if not terminal or time.monotonic() - self._began < QUIET_SECONDS:
-            return shown
-        print(self._lines[-1], file=sys.stderr)
-        return shown + 1
+                terminal = sys.stderr is not None and sys.stderr.isatty()
+                if terminal and time.monotonic() - self._began > QUIET_SECONDS:
+                    print(escape(self._lines[-1]), file=sys.stderr)
 
     def text(self) -> str:
         return "\n".join(self._lines)[-8000:]

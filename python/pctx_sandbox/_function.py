@@ -20,7 +20,16 @@ from ._settings import MIB, Settings
 from ._snapshot import Snapshot, snapshot_of
 from .errors import PlatformNotSupportedError, PodmanNotInstalledError, SerializationError
 from .guest import wire
-from .shipping import Pickled, Refused, function_of, pickle_for_box, pickle_plain, refuse_environments, used_globals
+from .shipping import (
+    Pickled,
+    Refused,
+    function_of,
+    pickle_for_box,
+    pickle_plain,
+    refuse_environments,
+    used_globals,
+    without_tags,
+)
 
 T = TypeVar("T")
 
@@ -146,7 +155,7 @@ class Prepared:
         plain = pickle_plain(args, keywords) if head is not None else None
         if head is not None and plain is not None:
             header = wire.pack_header(wire.CALL, len(head.data) + len(plain))
-            return client.Call(self.name, self.settings, [header, head.data, plain], self._files), head.travelled
+            return client.Call(self.name, self.settings, [header, head.data, plain]), head.travelled
         return self._encode_together(args, keywords)
 
     def _make_head(self, include: object) -> _Head | None:
@@ -154,12 +163,13 @@ class Prepared:
         if snapshot is None:
             return None
         pickled = self._pickle(self.function, (), {})
-        if pickled.buffers:
+        function = without_tags(pickled)
+        if function is None:
             return None
         travelled = {**self._returned, **pickled.travelled}
         options = self._options(travelled)
-        prefix = wire.PARTS.pack(len(options), len(pickled.payload))
-        return _Head(prefix + options + pickled.payload, travelled, snapshot, include)
+        prefix = wire.PARTS.pack(len(options) | wire.PLAIN, len(function) | wire.PLAIN)
+        return _Head(prefix + options + function, travelled, snapshot, include)
 
     def _encode_together(self, args: tuple[Any, ...], keywords: dict[str, Any]) -> tuple[client.Call, dict[str, type]]:
         """Function and arguments in one pickle, so that what they share inside is shared there too."""
@@ -175,7 +185,7 @@ class Prepared:
 
             fd, table = pack(pickled.buffers)
         header = wire.pack_header(wire.CALL, sum(map(len, body)), len(table), fd >= 0) + wire.pack_table(table)
-        return client.Call(self.name, self.settings, [header, *body], self._files, fd), travelled
+        return client.Call(self.name, self.settings, [header, *body], fd), travelled
 
     def _refuse_environments(self, args: tuple[Any, ...], keywords: dict[str, Any]) -> None:
         try:

@@ -48,7 +48,7 @@ class Output:
         self._write = write
         self._keep = keep
         self._decoders: dict[str, codecs.IncrementalDecoder] = {}
-        self._kept: dict[str, list[str]] = {"stdout": [], "stderr": []}
+        self._kept: dict[str, list[str]] = {}
 
     def pump(self, name: str, fd: int) -> bool:
         """Takes what is there. False at the end of the stream; OutputLimit when the function printed too much."""
@@ -69,7 +69,7 @@ class Output:
         text = decoder.decode(data, final)
         if text:
             if self._keep:
-                self._kept[name].append(text)
+                self._kept.setdefault(name, []).append(text)
             self._write(name, text)
 
     def finish(self) -> None:
@@ -79,4 +79,4 @@ class Output:
         self._decoders.clear()
 
     def text(self, name: str) -> str:
-        return "".join(self._kept[name])
+        return "".join(self._kept.get(name, ()))

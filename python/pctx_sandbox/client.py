@@ -6,6 +6,7 @@ the Worker is the first to wake up; a call that does not fit into the socket at 
 
 from __future__ import annotations
 
+import _socket
 import concurrent.futures
 import dataclasses
 import os
@@ -46,14 +47,13 @@ class LeaseSpec:
     queue_seconds: float
 
 
-@dataclasses.dataclass
+@dataclasses.dataclass(slots=True)
 class Call:
     """The bytes of one call, and what belongs to them on this side."""
 
     name: str
     settings: Settings
     parts: list[bytes]
-    files: Iterable[str] = ()
     fd: int = -1
 
 
@@ -143,6 +143,7 @@ def _converse(connection: Connection, call: Call, output: Output) -> tuple[wire.
     assert lease is not None
     rest = _send(lease, call)
     try:
+        # From here on the Worker is at work; what we set up now costs no time.
         connection.start()
     except BrokerGone as error:
         if rest:
@@ -150,20 +151,18 @@ def _converse(connection: Connection, call: Call, output: Output) -> tuple[wire.
         raise _lost(call, error) from None
     reader = wire.AnswerReader()
     try:
-        _run(connection, lease, call, output, reader, rest)
+        poll = lease.watch(connection.fd)
+        quiet = _run(connection, lease, poll, call, output, reader, rest)
         answer = reader.answer()
-        try:
-            buffers = _buffers(lease, call, answer, reader.excess())
-        finally:
-            if answer.fd >= 0:
-                os.close(answer.fd)
+        buffers = _buffers(lease, call, answer, reader) if answer.table or answer.fd >= 0 else []
+        if not quiet:
+            _drain(lease, poll, output)
     except wire.ProtocolError as error:
         raise _raised.malformed(str(error)) from None
     except OutputLimit:
         raise _raised.too_much_output(call.name, call.settings) from None
     finally:
         reader.close()
-    _drain(lease, output)
     return answer, buffers
 
 
@@ -176,7 +175,7 @@ def _send(lease: Lease, call: Call) -> list[memoryview]:
         sent = lease.sock.sendmsg(call.parts, rights, _SEND_FLAGS)
     except OSError:
         raise _NotStarted from None
-    return _after(map(memoryview, call.parts), sent)
+    return [] if sent == sum(map(len, call.parts)) else _after(map(memoryview, call.parts), sent)
 
 
 def _after(parts: Iterable[memoryview], sent: int) -> list[memoryview]:
@@ -191,13 +190,13 @@ def _after(parts: Iterable[memoryview], sent: int) -> list[memoryview]:
 def _run(
     connection: Connection,
     lease: Lease,
+    poll: select.poll,
     call: Call,
     output: Output,
     reader: wire.AnswerReader,
     rest: list[memoryview],
-) -> None:
-    """Returns once the answer is whole."""
-    poll = lease.poll
+) -> bool:
+    """Returns once the answer is whole: True if nothing was printed that has not been passed on."""
     names = {lease.out_fd: "stdout", lease.err_fd: "stderr"}
     if rest:
         poll.modify(lease.sock_fd, select.POLLIN | select.POLLOUT)
@@ -212,23 +211,24 @@ def _run(
                     poll.unregister(fd)
             elif fd == lease.sock_fd:
                 if rest and event & select.POLLOUT:
-                    rest = _send_more(lease, rest)
+                    rest = _send_more(lease, poll, rest)
                 worker_spoke = bool(event & (select.POLLIN | select.POLLHUP | select.POLLERR))
             else:
                 broker_spoke = True
-        if worker_spoke and _receive(connection, lease, call, output, reader):
-            return
+        if worker_spoke and _receive(connection, lease, poll, call, output, reader):
+            # The Worker flushes before it answers, so its output is older and was seen by the same poll.
+            return len(events) == 1
         if broker_spoke and not worker_spoke:
             # It is dead by the Broker's word; what it said before may still be on its way through the poll.
-            if _receive(connection, lease, call, output, reader):
-                return
-            raise _death(connection, lease, call, output, unread=bool(rest))
+            if _receive(connection, lease, poll, call, output, reader):
+                return False
+            raise _death(connection, lease, poll, call, output, unread=bool(rest))
         wait = deadline - time.monotonic()
         if wait <= 0:
             raise _raised.timed_out(call.name, call.settings)
 
 
-def _send_more(lease: Lease, rest: list[memoryview]) -> list[memoryview]:
+def _send_more(lease: Lease, poll: select.poll, rest: list[memoryview]) -> list[memoryview]:
     try:
         sent = lease.sock.sendmsg(rest[:16], [], _SEND_FLAGS)
     except BlockingIOError:
@@ -237,11 +237,13 @@ def _send_more(lease: Lease, rest: list[memoryview]) -> list[memoryview]:
         return rest  # it is gone; the reading side learns how
     rest = _after(rest, sent)
     if not rest:
-        lease.poll.modify(lease.sock_fd, select.POLLIN)
+        poll.modify(lease.sock_fd, select.POLLIN)
     return rest
 
 
-def _receive(connection: Connection, lease: Lease, call: Call, output: Output, reader: wire.AnswerReader) -> bool:
+def _receive(
+    connection: Connection, lease: Lease, poll: select.poll, call: Call, output: Output, reader: wire.AnswerReader
+) -> bool:
     try:
         while not reader.receive(lease.sock):
             if reader.header is None:
@@ -251,15 +253,17 @@ def _receive(connection: Connection, lease: Lease, call: Call, output: Output, r
         return False
     except ConnectionResetError:
         # The kernel says "reset" instead of "end" if something we sent was never read: the function has not started.
-        raise _death(connection, lease, call, output, unread=True) from None
+        raise _death(connection, lease, poll, call, output, unread=True) from None
     except EOFError:
-        raise _death(connection, lease, call, output, unread=False) from None
+        raise _death(connection, lease, poll, call, output, unread=False) from None
 
 
-def _death(connection: Connection, lease: Lease, call: Call, output: Output, unread: bool) -> Exception:
+def _death(
+    connection: Connection, lease: Lease, poll: select.poll, call: Call, output: Output, unread: bool
+) -> Exception:
     """Why there is no answer: a limit, a crash, an exit, or a Worker that was taken away before it began."""
     try:
-        _drain(lease, output)
+        _drain(lease, poll, output)
         end = connection.wait_for_end()
     except OutputLimit:
         return _raised.too_much_output(call.name, call.settings)
@@ -281,9 +285,8 @@ def _lost(call: Call, error: Exception) -> SandboxError:
     )
 
 
-def _drain(lease: Lease, output: Output) -> None:
+def _drain(lease: Lease, poll: select.poll, output: Output) -> None:
     """Passes on what was printed before the answer: the Worker flushed it first, so it is all there."""
-    poll = lease.poll
     streams = {lease.out_fd: "stdout", lease.err_fd: "stderr"}
     while streams:
         ready = [(fd, event) for fd, event in poll.poll(0) if fd in streams]
@@ -299,7 +302,7 @@ def _drain(lease: Lease, output: Output) -> None:
 class _Channel:
     """The Worker's socket, after what was read from it too early."""
 
-    def __init__(self, early: memoryview, sock: socket.socket) -> None:
+    def __init__(self, early: memoryview, sock: _socket.socket) -> None:
         self._early = early
         self._sock = sock
 
@@ -312,18 +315,19 @@ class _Channel:
         return len(taken)
 
 
-def _buffers(lease: Lease, call: Call, answer: wire.Frame, early: memoryview) -> list[memoryview]:
+def _buffers(lease: Lease, call: Call, answer: wire.Frame, reader: wire.AnswerReader) -> list[memoryview]:
     """The large buffers of an answer, from its memfd or, where the box may not make one, from the socket."""
-    if not answer.table and answer.fd < 0:
-        return []
     from ._buffers import map_buffers, receive_inline
 
     limit = call.settings.memory_mb * MIB
     if answer.fd >= 0:
-        return map_buffers(answer.fd, answer.table, limit)
+        try:
+            return map_buffers(answer.fd, answer.table, limit)
+        finally:
+            os.close(answer.fd)
     lease.sock.settimeout(call.settings.timeout_sec + GRACE_SECONDS)
     try:
-        channel: Any = _Channel(early, lease.sock)
+        channel: Any = _Channel(reader.excess(), lease.sock)
         return receive_inline(channel, answer.table, limit)
     except OSError as error:
         raise _raised.malformed(f"its buffers did not arrive: {error}") from None

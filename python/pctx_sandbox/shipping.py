@@ -16,7 +16,7 @@ import cloudpickle.cloudpickle as cp  # type: ignore[import-untyped]
 
 from . import _modules
 from ._arguments import _CallPickler
-from .guest.arguments import HEAD
+from .guest.arguments import HEAD, from_tag
 from .guest.tags import NotData
 
 _PREFIX = bytes(HEAD)
@@ -257,6 +257,13 @@ _ATOMS = frozenset({int, str, float, bool, bytes, complex, type(None)})
 _LONGEST_ATOM = 64 << 10
 
 
+def without_tags(pickled: Pickled) -> bytes | None:
+    """The bytes as any unpickler reads them, or None if tagged values are among them."""
+    if pickled.buffers or from_tag.__module__.encode() in pickled.payload:
+        return None
+    return pickled.payload[HEAD:]
+
+
 def pickle_plain(args: tuple[Any, ...], keywords: dict[str, Any]) -> bytes | None:
     """The bytes of arguments that are nothing but small atoms: no pickler of ours has to look at them."""
     for value in args:
@@ -265,4 +272,4 @@ def pickle_plain(args: tuple[Any, ...], keywords: dict[str, Any]) -> bytes | Non
     for value in keywords.values():
         if type(value) not in _ATOMS or (type(value) in (str, bytes) and len(value) > _LONGEST_ATOM):
             return None
-    return _PREFIX + pickle.dumps((args, keywords), 5)
+    return pickle.dumps((args, keywords), 5)

@@ -281,3 +281,8 @@ def test_run_tells_everything():
     assert (result.value, result.stdout, result.stderr) == (3, "hello Ada\n", "careful\n")
     assert result.receipt
     assert result.files == ()
+
+
+def test_joblib_can_call_it():
+    joblib = pytest.importorskip("joblib")
+    assert joblib.Parallel(n_jobs=2)(joblib.delayed(neighbours.triple)(n) for n in range(3)) == [0, 3, 6]

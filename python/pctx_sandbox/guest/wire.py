@@ -7,6 +7,7 @@ that comes with the header, or follow the body where a box may not make one.
 
 from __future__ import annotations
 
+import _socket
 import os
 import socket
 import struct
@@ -22,6 +23,8 @@ TABLE_ENTRY = struct.Struct("<QQ")
 # A call's body begins with the lengths of its options and its function, each kept ready by the caller; what follows are
 # the arguments. Without them the function's part holds (function, args, kwargs), so that they share what they share.
 PARTS = struct.Struct("<II")
+# Set in the first length if the arguments, in the second if the function is a pickle without tagged values.
+PLAIN = 1 << 31
 FLAG_MEMFD = 1
 PYTHON_MINOR = sys.version_info[1]
 
@@ -49,6 +52,9 @@ _RECEIVE_FLAGS = MSG_DONTWAIT | MSG_CMSG_CLOEXEC
 _SOL_SOCKET = int(socket.SOL_SOCKET)
 _SCM_RIGHTS = int(getattr(socket, "SCM_RIGHTS", 1))
 _ANCILLARY_SPACE = socket.CMSG_SPACE(_FD.size) if hasattr(socket, "CMSG_SPACE") else 0
+
+_PLAIN_VALUE = HEADER.pack(MAGIC, VERSION, VALUE, PYTHON_MINOR, 0, 0, 0, 0)[:8]
+_REST = struct.Struct("<QII")
 
 Table = tuple[tuple[int, int], ...]
 
@@ -114,12 +120,12 @@ class AnswerReader:
 
     def __init__(self, longest_data: int = LONGEST_DATA) -> None:
         self._longest_data = longest_data
-        self._data = bytearray()
+        self._data: bytearray | bytes = bytearray()
         self._size = HEADER.size
         self.header: Header | None = None
         self.fd = -1
 
-    def receive(self, sock: socket.socket) -> bool:
+    def receive(self, sock: _socket.socket) -> bool:
         """Takes what is there. True once the answer is whole; EOFError if the Worker closed its end before that."""
         if self.header is None:
             if not self._receive_first(sock):
@@ -132,8 +138,16 @@ class AnswerReader:
             self._data += data
         return len(self._data) >= self._size
 
-    def _receive_first(self, sock: socket.socket) -> bool:
+    def _receive_first(self, sock: _socket.socket) -> bool:
         data, ancillary, _, _ = sock.recvmsg(CHUNK, _ANCILLARY_SPACE, _RECEIVE_FLAGS)
+        if not self._data and data[:8] == _PLAIN_VALUE and not ancillary:
+            body, buffers, reserved = _REST.unpack_from(data, 8)
+            if not buffers and not reserved and len(data) == HEADER.size + body:
+                # By far the most frequent answer: a small value, whole, without anything beside it.
+                self.header = Header(VALUE, PYTHON_MINOR, False, body, 0)
+                self._data = data
+                self._size = len(data)
+                return True
         if ancillary:
             self._keep_one(take_descriptors(ancillary))
         if not data:

@@ -20,6 +20,7 @@ from .tags import MissingLibrary, NotData
 _NO_LIMIT = 1 << 62
 # The first round after a fork copies pages, the second finds the caches that the first one filled (measured).
 _WARM_ROUNDS = 3
+_LINGER_SECONDS = 0.1
 
 Answer = tuple[int, bytes, list[memoryview]]
 
@@ -32,9 +33,9 @@ def warm() -> None:
     space: dict[str, Any] = {"__name__": "__main__"}
     exec("def dummy(values, depth=1):\n    return {'warm': [*values, depth, 1.5, 'text', None]}", space)
     options = pickle.dumps({"cpus": 1}, 5)
-    function = bytes(arguments.HEAD) + _cloudpickle().dumps(space["dummy"], protocol=5)
-    given = bytes(arguments.HEAD) + pickle.dumps((([],), {}), 5)
-    call = wire.PARTS.pack(len(options), len(function)) + options + function + given
+    function = _cloudpickle().dumps(space["dummy"], protocol=5)
+    given = pickle.dumps((([],), {}), 5)
+    call = wire.PARTS.pack(len(options) | wire.PLAIN, len(function) | wire.PLAIN) + options + function + given
     ours, theirs = socket.socketpair()
     with ours, theirs:
         for _ in range(_WARM_ROUNDS):
@@ -73,6 +74,9 @@ def serve(sock: int) -> None:
         answer = _answer(wire.read_call(connection))
         if os.getpid() == worker:  # the function may have forked and both sides returned: one of them is the Worker
             _send(connection, *answer)
+            # Ending takes CPU time that the caller needs to read the answer; the Broker kills us when it has.
+            connection.settimeout(_LINGER_SECONDS)
+            connection.recv(1)
     except (EOFError, OSError):
         pass
     os._exit(0)
@@ -130,6 +134,9 @@ def _decode(frame: wire.Frame) -> tuple[Any, Any, Any, dict[str, Any]]:
     """The function, its arguments and the options; included packages are in place before anything may need them."""
     body = frame.body
     options_size, function_size = wire.PARTS.unpack_from(body)
+    plain_arguments, plain_function = options_size & wire.PLAIN, function_size & wire.PLAIN
+    options_size &= ~wire.PLAIN
+    function_size &= ~wire.PLAIN
     function_at = wire.PARTS.size + options_size
     arguments_at = function_at + function_size
     options = pickle.loads(body[wire.PARTS.size : function_at])
@@ -139,8 +146,9 @@ def _decode(frame: wire.Frame) -> tuple[Any, Any, Any, dict[str, Any]]:
     if arguments_at == len(body):
         function, args, keywords = arguments.loads(body[function_at:], views)
     else:
-        function = arguments.loads(body[function_at:arguments_at])
-        args, keywords = arguments.loads(body[arguments_at:], views)
+        function = (pickle.loads if plain_function else arguments.loads)(body[function_at:arguments_at])
+        given = body[arguments_at:]
+        args, keywords = pickle.loads(given) if plain_arguments else arguments.loads(given, views)
     return function, args, keywords, options
 
 
