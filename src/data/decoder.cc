@@ -7,7 +7,7 @@ namespace pctx::data {
 namespace {
 
 // What CPython 3.10 to 3.14 take on 64-bit machines, header of the collector included, rounded up.
-constexpr std::uint64_t kScalarBytes = 48;  // with its place on the stack
+constexpr std::uint64_t kScalarBytes = 72;  // with its place on the stack, in the middle of the stack's growth
 constexpr std::uint64_t kTextBytes = 80;
 constexpr std::uint64_t kContainerBytes = 96;
 constexpr std::uint64_t kSetBytes = 240;
