@@ -1,7 +1,6 @@
 #include "data/decoder.h"
 
 #include <algorithm>
-#include <cstdarg>
 
 namespace pctx::data {
 namespace {
@@ -36,11 +35,7 @@ Decoder::~Decoder() {
   for (const Remembered& entry : memo_) Py_DECREF(entry.value);
 }
 
-bool Decoder::refuse(const char* format, ...) {
-  va_list arguments;
-  va_start(arguments, format);
-  PyObject* what = PyUnicode_FromFormatV(format, arguments);
-  va_end(arguments);
+bool Decoder::refuse_with(PyObject* what) {
   if (what == nullptr) return false;
   PyErr_Format(host_.refused, "at byte %zu: %U", cursor_.position(), what);
   Py_DECREF(what);
