@@ -1,13 +1,12 @@
 #include "data/decoder.h"
 
 #include <algorithm>
-#include <cstdarg>
 
 namespace pctx::data {
 namespace {
 
 // What CPython 3.10 to 3.14 take on 64-bit machines, header of the collector included, rounded up.
-constexpr std::uint64_t kScalarBytes = 48;  // with its place on the stack
+constexpr std::uint64_t kScalarBytes = 72;  // with its place on the stack, in the middle of the stack's growth
 constexpr std::uint64_t kTextBytes = 80;
 constexpr std::uint64_t kContainerBytes = 96;
 constexpr std::uint64_t kSetBytes = 240;
@@ -36,11 +35,7 @@ Decoder::~Decoder() {
   for (const Remembered& entry : memo_) Py_DECREF(entry.value);
 }
 
-bool Decoder::refuse(const char* format, ...) {
-  va_list arguments;
-  va_start(arguments, format);
-  PyObject* what = PyUnicode_FromFormatV(format, arguments);
-  va_end(arguments);
+bool Decoder::refuse_with(PyObject* what) {
   if (what == nullptr) return false;
   PyErr_Format(host_.refused, "at byte %zu: %U", cursor_.position(), what);
   Py_DECREF(what);

@@ -10,7 +10,7 @@
 //    caller's classes runs, and nested tuples are counted as often as the hash would visit them.
 #pragma once
 
-#define PY_SSIZE_T_CLEAN
+#define PY_SSIZE_T_CLEAN  // NOLINT(readability-identifier-naming): the name is CPython's
 #ifndef Py_LIMITED_API
 #define Py_LIMITED_API 0x030A0000
 #endif
@@ -69,7 +69,12 @@ class Decoder {
 
   bool step(Op op, bool& done);
   bool step_container(Op op);
-  bool refuse(const char* format, ...);
+  // Sets the exception and returns false; the format is that of PyUnicode_FromFormat.
+  template <class... Arguments>
+  bool refuse(const char* format, Arguments... arguments) {
+    return refuse_with(PyUnicode_FromFormat(format, arguments...));
+  }
+  bool refuse_with(PyObject* what);
   bool truncated() { return refuse("the data ends too early"); }
   bool charge(std::uint64_t bytes);
   bool in_time();

@@ -105,4 +105,5 @@ PyModuleDef definition = {
 
 }  // namespace
 
-extern "C" PyMODINIT_FUNC PyInit__native() { return PyModuleDef_Init(&definition); }
+// NOLINTNEXTLINE(bugprone-reserved-identifier,cert-dcl37-c,cert-dcl51-cpp,readability-identifier-naming)
+PyMODINIT_FUNC PyInit__native() { return PyModuleDef_Init(&definition); }

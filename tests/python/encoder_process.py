@@ -29,5 +29,7 @@ while head := sys.stdin.buffer.read(8):
         encoded = encode(value, allowed)
     except NotData as error:
         answer([b"refused", str(error).encode("utf-8", "replace")])
+    except Exception as error:
+        answer([b"refused", f"the encoder failed: {error!r}".encode("utf-8", "replace")])
     else:
         answer([b"ok", encoded.payload, *encoded.buffers])

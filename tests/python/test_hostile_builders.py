@@ -285,7 +285,7 @@ RANGE2 = tagged(tags.PD_RANGE, 0, 2, 1, None)
         (tags.PD_ARRAY, "arrow", array()),
         (tags.PD_ARRAY, "__class__"),
         (tags.PD_ARRAY, "datetime", array()),
-        (tags.PD_ARRAY, "datetimetz", array("<M8[ns]"), "UTC"),
+        (tags.PD_ARRAY, "datetimetz", array("<M8[ns]"), "../UTC"),
         (tags.PD_TIMES, array("<M8[ns]"), "os.system('x')", None),
         (tags.PD_SCALAR, "Timestamp", "2020", None),
         (tags.PD_SCALAR, "eval", "1"),

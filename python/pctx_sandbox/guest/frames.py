@@ -10,7 +10,7 @@ import re
 import sys
 from typing import Any
 
-from . import tags
+from . import plain, tags
 from .tags import Context, Fields, NotData, Put, expect, expect_key
 
 FREQUENCY = re.compile(r"-?[0-9]{0,6}[A-Za-z]{1,5}(-[A-Za-z]{3})?")
@@ -36,7 +36,8 @@ def describe(value: Any, put: Put) -> Fields | None:
     if value is pd.NA:
         return tags.PD_SCALAR, "NA"
     if kind is pd.Timestamp:
-        return tags.PD_SCALAR, "Timestamp", value.to_datetime64(), value.tzinfo
+        zone = None if value.tzinfo is None else _describe_zone(value.tzinfo)
+        return tags.PD_SCALAR, "Timestamp", value.to_datetime64(), zone
     if kind is pd.Timedelta:
         return tags.PD_SCALAR, "Timedelta", value.to_timedelta64()
     if kind is pd.Period:
@@ -85,6 +86,11 @@ def _describe_index(pd: Any, index: Any) -> Fields:
     raise NotData("is a subclass of pandas.Index; return pandas.Index(...) of it")
 
 
+def _describe_zone(zone: Any) -> Any:
+    """Its key or its offset, not the object: that may be of pytz, which the other side need not have."""
+    return plain.describe_timezone(zone)[1]
+
+
 def _plain_numpy(values: Any) -> Any:
     return sys.modules["numpy"].asarray(values)
 
@@ -93,7 +99,7 @@ def _describe_array(pd: Any, array: Any) -> Fields:
     dtype = array.dtype
     if isinstance(dtype, pd.DatetimeTZDtype):
         naive = array.tz_convert("UTC").tz_localize(None).to_numpy()
-        return tags.PD_ARRAY, "datetimetz", naive, dtype.tz
+        return tags.PD_ARRAY, "datetimetz", naive, _describe_zone(dtype.tz)
     if isinstance(array, pd.arrays.DatetimeArray):
         return tags.PD_ARRAY, "datetime", array.to_numpy()
     if isinstance(array, pd.arrays.TimedeltaArray):
@@ -108,8 +114,9 @@ def _describe_array(pd: Any, array: Any) -> Fields:
         missing = "NA" if getattr(dtype, "na_value", pd.NA) is pd.NA else "nan"
         return tags.PD_ARRAY, "string", missing, tuple(array.to_numpy(dtype=object, na_value=None).tolist())
     if hasattr(pd, "ArrowDtype") and isinstance(dtype, pd.ArrowDtype):
-        chunked = sys.modules["pyarrow"].chunked_array(array.__arrow_array__())
-        return tags.PD_ARRAY, "arrow", chunked
+        pa: Any = sys.modules["pyarrow"]
+        data = array.__arrow_array__()  # an array or, before pandas 3, a chunked one
+        return tags.PD_ARRAY, "arrow", data if isinstance(data, pa.ChunkedArray) else pa.chunked_array([data])
     if MASKED.fullmatch(dtype.name) and type(dtype).__module__.partition(".")[0] == "pandas":
         filled = array.to_numpy(dtype=dtype.numpy_dtype, na_value=False if dtype.name == "boolean" else 0)
         return tags.PD_ARRAY, "masked", dtype.name, filled, _plain_numpy(array.isna())
@@ -251,22 +258,21 @@ def _times(context: Context, pd: Any, values: Any, kind: str) -> Any:
 def _zoned(context: Context, pd: Any, values: Any, zone: Any) -> Any:
     column = _column(context, pd, values)
     expect(column.dtype.kind == "M", "dates are expected")
-    return pd.DatetimeIndex(column).tz_localize("UTC").tz_convert(_zone(zone)).array
+    return pd.DatetimeIndex(column).tz_localize("UTC").tz_convert(_zone(context, zone)).array
 
 
-def _zone(zone: Any) -> Any:
-    from datetime import tzinfo
-
-    expect(isinstance(zone, tzinfo), "a time zone is expected")
-    # By key where there is one: pandas before 3 then takes the class that it takes itself, that of pytz.
-    return getattr(zone, "key", zone)
+def _zone(context: Context, zone: Any) -> Any:
+    if type(zone) is str:
+        plain.build_zoneinfo(context, zone)
+        return zone  # pandas takes the class that it takes itself: that of pytz before 3, then ZoneInfo
+    return plain.build_timezone(context, zone, None)
 
 
 def _period(context: Context, pd: Any, ordinals: Any, frequency: Any) -> Any:
     column = _column(context, pd, ordinals)
     expect(str(column.dtype) == "int64", "a period's ordinals are expected")
     expect(type(frequency) is str and FREQUENCY.fullmatch(frequency), "a frequency is malformed")
-    return pd.PeriodIndex.from_ordinals(column, freq=frequency).array
+    return pd.arrays.PeriodArray(column, dtype=pd.PeriodDtype(frequency))
 
 
 def _interval(context: Context, pd: Any, left: Any, right: Any, closed: Any) -> Any:
@@ -341,7 +347,7 @@ def build_scalar(context: Context, kind: Any, *fields: Any) -> Any:
         moment, zone = fields
         expect(type(moment) is np.datetime64, "a moment is expected")
         stamp = pd.Timestamp(moment)
-        return stamp if zone is None else stamp.tz_localize("UTC").tz_convert(_zone(zone))
+        return stamp if zone is None else stamp.tz_localize("UTC").tz_convert(_zone(context, zone))
     if kind == "Timedelta":
         (length,) = fields
         expect(type(length) is np.timedelta64, "a length of time is expected")
