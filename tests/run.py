@@ -256,6 +256,7 @@ QUICK: list[Part] = [
     ("unit tests, release build", lambda: unit_tests("release")),
     ("integration and security tests, as root", suites_as_root),
     ("integration and security tests, as an ordinary user", suites_as_user),
+    ("tests of the Python package", lambda: pytest(myself(), "tests/python", timeout=SUITE_LIMIT)),
     ("style tests", style),
     ("unit tests, ASan and UBSan", sanitized_unit_tests),
 ]

@@ -99,7 +99,7 @@ Result<void> empty_folder(int top, int folder, int depth, std::uint64_t& moved) 
     const auto child = open_folder(folder, name);
     if (!child) {
       // A folder that its owner may not read: root's builds are not stopped by that, ours are.
-      (void)::fchmodat(folder, name.c_str(), 0700, 0);
+      (void)!::fchmodat(folder, name.c_str(), 0700, 0);
     }
     const Fd again = child ? Fd{} : PCTX_TRY(open_folder(folder, name));
     const int fd = child ? child->get() : again.get();
@@ -141,7 +141,7 @@ std::uint64_t measure(int top) {
 
 Result<void> remove_tree(int parent, const std::string& name) {
   if (::unlinkat(parent, name.c_str(), 0) == 0 || errno == ENOENT) return {};
-  (void)::fchmodat(parent, name.c_str(), 0700, 0);
+  (void)!::fchmodat(parent, name.c_str(), 0700, 0);
   const Fd top = PCTX_TRY(open_folder(parent, name));
   std::uint64_t moved = 0;
   for (int attempt = 0;; ++attempt) {

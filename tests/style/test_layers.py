@@ -5,9 +5,11 @@ import re
 import project
 import pytest
 
-# A module may include itself and any module of a lower rank. `wire` knows frames and descriptors, nothing of boxes.
+# A module may include itself and any module of a lower rank. `wire` knows frames and descriptors, nothing of boxes;
+# `data` is the Python extension and knows nothing of the engine.
 RANK = {
     "base": 0,
+    "data": 1,
     "sys": 1,
     "policy": 2,
     "wire": 2,

@@ -1,0 +1,152 @@
+"""A mistake in the decorator's arguments is answered at decoration, with one sentence that says what to write."""
+
+import os
+import sys
+
+import pytest
+from pctx_sandbox import (
+    PlatformNotSupportedError,
+    PodmanNotInstalledError,
+    SandboxError,
+    SandboxExecutor,
+    sandbox,
+    sandbox_async,
+)
+from pctx_sandbox._requirements import normalise
+
+
+@pytest.mark.parametrize(
+    ("arguments", "kind", "words"),
+    [
+        ({"dependencies": "pandas"}, TypeError, r"dependencies=\['pandas'\]"),
+        ({"dependencies": [3]}, TypeError, "strings"),
+        ({"dependencies": [""]}, ValueError, "empty"),
+        ({"dependencies": ["--index-url x"]}, ValueError, "no options"),
+        ({"dependencies": ["-r requirements.txt"]}, ValueError, "no options"),
+        ({"dependencies": ["./package"]}, ValueError, "no paths"),
+        ({"dependencies": ["pkg.whl"]}, ValueError, "no paths"),
+        ({"dependencies": ["git+https://host/x"]}, ValueError, "no URLs"),
+        ({"dependencies": ["pkg @ file:///x"]}, ValueError, "no URLs"),
+        ({"dependencies": ["pandas numpy"]}, ValueError, "no requirement"),
+        ({"dependencies": ["pandas\n--index-url x"]}, ValueError, "control"),
+        ({"memory_mb": 0}, ValueError, "at least 16"),
+        ({"memory_mb": 1.5}, TypeError, "whole number"),
+        ({"memory_mb": True}, TypeError, "whole number"),
+        ({"timeout_sec": 0}, ValueError, "more than 0"),
+        ({"timeout_sec": float("inf")}, ValueError, "finite"),
+        ({"timeout_sec": float("nan")}, ValueError, "finite"),
+        ({"timeout_sec": "30"}, TypeError, "number"),
+        ({"cpus": -1}, ValueError, "more than 0"),
+        ({"pids": 0}, ValueError, "at least 1"),
+        ({"disk_mb": 0}, ValueError, "at least 1"),
+        ({"inodes": 1}, ValueError, "at least 16"),
+        ({"output_mb": 0}, ValueError, "more than 0"),
+        ({"cpu_time_sec": 0}, ValueError, "more than 0"),
+        ({"allow_network": True}, TypeError, "list of host names"),
+        ({"allow_network": False}, TypeError, "list of host names"),
+        ({"allow_network": "example.com"}, TypeError, r"allow_network=\['example.com'\]"),
+        ({"allow_network": ["example.com"]}, SandboxError, "not available in this version"),
+        ({"allow_network": ["example.com"]}, NotImplementedError, "pass it as an argument"),
+        ({"disable_cache": 1}, TypeError, "True or False"),
+        ({"env": {"A": 1}}, TypeError, "strings"),
+        ({"env": {"A B": "1"}}, ValueError, "name of a variable"),
+        ({"env": os.environ}, ValueError, "every secret"),
+        ({"mnt_dir": 3}, TypeError, "path of a folder"),
+        ({"include": "mypkg"}, TypeError, r"include=\['mypkg'\]"),
+        ({"include": ["my.pkg"]}, ValueError, "top-level"),
+        ({"returns": "pickle"}, ValueError, "'data', 'opaque'"),
+        ({"backend": "docker"}, ValueError, "'podman'"),
+        ({"build_timeout_sec": 0}, ValueError, "more than 0"),
+        ({"queue_timeout_sec": -1}, ValueError, "more than 0"),
+        ({"require": ["landlok"]}, ValueError, "no layer"),
+        ({"allow_degraded": "cgroups"}, TypeError, "takes a list"),
+    ],
+)
+def test_a_wrong_argument_is_refused(arguments, kind, words):
+    for make in (sandbox, sandbox_async, SandboxExecutor):
+        with pytest.raises(kind, match=words) as caught:
+            make(**arguments)
+        assert "\n" not in str(caught.value)
+
+
+def test_every_argument_may_be_given():
+    decorated = sandbox(
+        dependencies=["pandas>=2"],
+        memory_mb=256,
+        timeout_sec=1.5,
+        cpus=0.5,
+        allow_network=None,
+        disable_cache=True,
+        pids=8,
+        disk_mb=16,
+        inodes=100,
+        output_mb=0.5,
+        cpu_time_sec=3,
+        env={"TZ": "UTC"},
+        mnt_dir=".",
+        include=["json"],
+        returns="opaque",
+        backend="namespaces",
+        build_timeout_sec=60,
+        queue_timeout_sec=5,
+        require=["landlock"],
+        allow_degraded=["cgroups"],
+    )(lambda: None)
+    policy = decorated._prepared.settings.policy()
+    assert policy == {
+        "limits": {
+            "memory": 256 << 20,
+            "cpus": 0.5,
+            "pids": 8,
+            "disk": 16 << 20,
+            "inodes": 100,
+            "timeout": 1.5,
+            "cpu_time": 3,
+        },
+        "network": "none",
+        "identity": {"env": {"TZ": "UTC"}},
+        "files": {"mnt": os.getcwd()},
+        "require": ["landlock"],
+        "allow_degraded": ["cgroups"],
+    }
+
+
+def test_the_first_six_arguments_may_be_positional():
+    config = sandbox(["pandas"], 512, 10, 2, None, True)(lambda: None)._sandbox_config
+    assert (config["memory_mb"], config["timeout_sec"], config["cpus"], config["disable_cache"]) == (512, 10, 2, True)
+
+
+@pytest.mark.parametrize(
+    ("one", "other"),
+    [
+        (["pandas", "numpy"], ["numpy", "pandas "]),
+        (["Scikit_Learn"], ["scikit-learn"]),
+        (["pandas >= 2, <3"], ["pandas<3,>=2"]),
+        (["uvicorn[Standard, extra]"], ["uvicorn[extra,standard]"]),
+        (["a (>=1)"], ["a>=1"]),
+        (["a", "a"], ["a"]),
+        (["a ;  python_version >= '3.10'"], ["a; python_version >= '3.10'"]),
+        ([], None),
+    ],
+)
+def test_requirements_have_one_normal_form(one, other):
+    assert normalise(one) == normalise(other)
+
+
+def test_other_systems_are_told_the_way(monkeypatch):
+    @sandbox
+    def function():
+        return 1
+
+    for platform, way in (("darwin", "lima"), ("win32", "WSL2")):
+        monkeypatch.setattr(sys, "platform", platform)
+        with pytest.raises(PlatformNotSupportedError, match=way):
+            function()
+
+
+def test_another_backend_says_what_is_missing(monkeypatch):
+    monkeypatch.setenv("PATH", "/nonexistent")
+    with pytest.raises(PodmanNotInstalledError, match="apt-get install podman"):
+        sandbox(backend="podman")(lambda: 1)()
+    with pytest.raises(PlatformNotSupportedError, match="auto"):
+        sandbox(backend="microvm")(lambda: 1)()
