@@ -240,7 +240,7 @@ def test_supervisor_can_be_ended_while_nobody_reads_the_output(start, marker):
 
 
 def test_refused_calls_do_not_hold_up_the_time_limit(attack, marker):
-    ended = attack("refusals", options=["--timeout", "1s", "--pids", "32"])
+    ended = attack("refusals", options=["--timeout", "4s", "--pids", "32"])
     assert (ended.kind, ended.limit) == ("timed_out", "timeout")
     assert ended.denied("mount")[0]["count"] > 10
 

@@ -13,7 +13,7 @@ SUITES = (["tests/vm/guest"], ["tests/integration", "tests/security"])
 PROFILE = TREE / "packaging/apparmor/pctx-sandbox-guest"
 USERS = ("root", "tester")
 # A suite that hangs must not take the others' results with it.
-SUITE_LIMIT = 600
+SUITE_LIMIT = 900
 PASS_ON = ("PATH", "LANG", "PCTX_SANDBOX_BIN", "PCTX_TEST_SLOW", "PCTX_VM", "PYTHONDONTWRITEBYTECODE")
 
 

@@ -11,7 +11,7 @@
 #   --init direct    no service manager: cgroup v2, nothing delegated (the default)
 #   --init systemd   systemd as pid 1, user managers with delegated cgroups
 #   --suites vm      only tests/vm/guest; all (the default) adds tests/integration and tests/security
-#   --limit SECONDS  the machine is killed after this time (default 1500)
+#   --limit SECONDS  the machine is killed after this time (default 2100)
 #
 # PCTX_SANDBOX_BIN  the binary under test (default: the tree's .venv/bin/pctx-sandbox)
 # PCTX_VM_ACCEL     tcg (default: works everywhere, about 20 times slower) or kvm
@@ -54,7 +54,7 @@ if [ $# -eq 0 ]; then
 fi
 
 words=("$@")
-kernel=6.1 init=direct suites=all limit=1500 command=()
+kernel=6.1 init=direct suites=all limit=2100 command=()
 while [ $# -gt 0 ]; do
   case $1 in
     --kernel) kernel=${2:?--kernel needs 6.1 or 5.10}; shift ;;
