@@ -32,4 +32,11 @@ target_link_libraries(pctx_native PRIVATE pctx_flags)
 if(NOT PCTX_SANITIZE)
   target_link_options(pctx_native PRIVATE -static-libstdc++ -static-libgcc -Wl,-z,relro,-z,now)
 endif()
+
+# What the Zygote forks with; plain C, loaded with ctypes, so that it serves every Python.
+add_library(pctx_fork MODULE python/pctx_sandbox/guest/fork.c)
+set_target_properties(pctx_fork PROPERTIES PREFIX "" OUTPUT_NAME "_fork" SUFFIX ".so" C_VISIBILITY_PRESET hidden
+                                           LIBRARY_OUTPUT_DIRECTORY ${CMAKE_BINARY_DIR}/python/pctx_sandbox/guest)
+target_compile_options(pctx_fork PRIVATE -O2 -Wall -Wextra -Werror)
+install(TARGETS pctx_fork LIBRARY DESTINATION pctx_sandbox/guest COMPONENT python)
 install(TARGETS pctx_native LIBRARY DESTINATION pctx_sandbox COMPONENT python)

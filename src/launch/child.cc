@@ -73,14 +73,13 @@ void join_namespaces(const ChildPlan& plan, int sync) noexcept {
     if (::setns(fds[i], 0) != 0) fail(plan, Step::namespaces, 1);
 }
 
-// For limits that no cgroup binds, the supervisor looks in from outside.
+}  // namespace
+
 void send_probes(const ChildPlan& plan, int root, int proc) noexcept {
   const int fds[2] = {proc, ::openat(root, "tmp", O_PATH | O_DIRECTORY | O_CLOEXEC)};
   if (!send_frame(plan.status, {Message::probes, Step::handshake, 0, 0, 0}, fds, 2)) fail(plan, Step::handshake, 1);
   ::close(fds[1]);
 }
-
-}  // namespace
 
 void become_init(const ChildPlan& plan, int init, int sync) noexcept {
   // init needs the two sockets, at fixed numbers, and nothing else.

@@ -29,6 +29,14 @@ void loopback_up(const ChildPlan& plan) noexcept {
   ::close(socket);
 }
 
+void send_socket_probe(const ChildPlan& plan) noexcept {
+  const int diag = ::socket(AF_NETLINK, SOCK_RAW | SOCK_CLOEXEC, NETLINK_SOCK_DIAG);
+  // A kernel without it keeps the supervisor from counting socket buffers, not the box from running.
+  if (diag >= 0 && !send_frame(plan.status, {Message::sockets, Step::handshake, 0, 0, 0}, &diag, 1))
+    fail(plan, Step::handshake, 2);
+  ::close(diag);
+}
+
 namespace {
 
 constexpr int kStatus = 3;
@@ -39,13 +47,7 @@ void make_namespaces(const ChildPlan& plan) noexcept {
   if (plan.late_namespaces != 0 && ::unshare(plan.late_namespaces) != 0) fail(plan, Step::namespaces);
   if (plan.new_uts && ::sethostname(plan.hostname, plan.hostname_size) != 0) fail(plan, Step::hostname);
   if (plan.new_network) loopback_up(plan);
-  if (plan.send_probes) {
-    const int diag = ::socket(AF_NETLINK, SOCK_RAW | SOCK_CLOEXEC, NETLINK_SOCK_DIAG);
-    // A kernel without it keeps the supervisor from counting socket buffers, not the box from running.
-    if (diag >= 0 && !send_frame(plan.status, {Message::sockets, Step::handshake, 0, 0, 0}, &diag, 1))
-      fail(plan, Step::handshake, 2);
-    ::close(diag);
-  }
+  if (plan.send_probes) send_socket_probe(plan);
   // After joining, so that the box's own cgroup is the root of what it sees.
   if (plan.guest_channel >= 0) join_cgroups(plan, plan.guest_channel);
   if (plan.cgroup_namespace && ::unshare(CLONE_NEWCGROUP) != 0 && !plan.cgroup_namespace_optional)

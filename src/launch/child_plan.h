@@ -159,6 +159,9 @@ inline constexpr std::size_t kMaxFrameFds = 8;
 bool send_frame(int socket, const StatusFrame& frame, const int* fds = nullptr, std::size_t count = 0) noexcept;
 int receive(int channel, Message expected, int* fds) noexcept;
 void loopback_up(const ChildPlan& plan) noexcept;
+// For limits that no cgroup binds, the supervisor looks in from outside.
+void send_probes(const ChildPlan& plan, int root, int proc) noexcept;
+void send_socket_probe(const ChildPlan& plan) noexcept;
 void become_guest_ids(const ChildPlan& plan) noexcept;
 [[noreturn]] void become_init(const ChildPlan& plan, int init, int sync) noexcept;
 // Receives Message::cgroups on `channel` and enters them.

@@ -98,6 +98,7 @@ struct Order {
   std::memcpy(plan.std_fds, order.std_fds, sizeof plan.std_fds);
   plan.late_namespaces = 0;
   plan.new_network = plan.new_uts = plan.cgroup_namespace = plan.set_ids = plan.spread = false;
+  plan.send_probes = false;
   plan.guest_channel = -1;
   run_guest(plan, sync[1], -1);
 }
@@ -121,10 +122,15 @@ struct Order {
     if (op.kind == RootOpKind::tmpfs || op.kind == RootOpKind::devpts) apply(plan, op, root, proc, i);
     if (op.kind == RootOpKind::proc) {
       // The settings bind in a user namespace: the Zygote's must stay able to have others below it.
-      ::close(make_proc(plan, op, root, i, order.zygote ? 0 : order.first_pid, !order.zygote));
+      proc = make_proc(plan, op, root, i, order.zygote ? 0 : order.first_pid, !order.zygote);
     }
   }
   apply_masks(plan, root);
+  if (plan.send_probes && !order.zygote) {
+    send_socket_probe(plan);
+    send_probes(plan, root, proc);
+  }
+  ::close(proc);
   if (order.zygote) become_zygote(plan, order);
   become_init(plan, kInitImage, order.std_fds[0]);
 }

@@ -355,8 +355,8 @@ TEST(SyscallPolicy, notifying_changes_who_answers_and_nothing_else) {
   std::mt19937_64 random(3);
   for (const Arch arch : {Arch::x86_64, Arch::aarch64}) {
     for (const bool strict : {true, false}) {
-      const Guest silent({!strict, strict, Refusal::error}, arch);
-      const Guest heard({!strict, strict, Refusal::notify}, arch);
+      const Guest silent({.memory_is_accounted = !strict, .pins_cpus = strict}, arch);
+      const Guest heard({.memory_is_accounted = !strict, .pins_cpus = strict, .refusal = Refusal::notify}, arch);
       for (int number = 0; number <= 600; ++number) {
         for (int i = 0; i < 50; ++i) {
           seccomp_data call{};
@@ -391,7 +391,7 @@ TEST(SyscallPolicy, the_hot_path_is_short_and_leaves_arguments_alone) {
 TEST(SyscallPolicy, the_launcher_can_do_its_work_under_every_default_filter) {
   for (const bool strict : {true, false}) {
     for (const Arch arch : {Arch::x86_64, Arch::aarch64}) {
-      EXPECT_EQ(refused_launch_call(default_filter(arch, {!strict, strict, Refusal::notify})), "");
+      EXPECT_EQ(refused_launch_call(default_filter(arch, {.memory_is_accounted = !strict, .pins_cpus = strict, .refusal = Refusal::notify})), "");
     }
   }
   EXPECT_EQ(refused_launch_call({kHostArch, {}, Action::fail(EPERM), std::nullopt}), "sendmsg");

@@ -204,7 +204,7 @@ void Worker::on_status() {
       meter_.watch_tree(std::move(fds[0]), std::move(fds[1]));
       break;
     case Message::sockets:
-      meter_.watch_sockets(std::move(fds[0]));
+      meter_.watch_sockets(std::move(fds[0]), true);
       break;
     default:
       break;
