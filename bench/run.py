@@ -133,8 +133,10 @@ def main() -> int:
     arguments = parser.parse_args()
     results: dict[str, dict[str, list[float]]] = {}
     kernel = ".".join(platform.release().split(".")[:2])
-    sections = [f"Linux {kernel}, {os.cpu_count()} CPUs, {arguments.rounds} rounds, interleaved; "
-                f"load average {os.getloadavg()[0]:.1f} at the start."]
+    sections = [
+        f"Linux {kernel}, {os.cpu_count()} CPUs, {arguments.rounds} rounds, interleaved; "
+        f"load average {os.getloadavg()[0]:.1f} at the start."
+    ]
     with tempfile.TemporaryDirectory(prefix="pctx-bench-") as folder:
         scratch = Path(folder)
         scratch.chmod(0o755)
@@ -155,8 +157,13 @@ def main() -> int:
             outside: list[float] = []
             for _ in range(max(10, arguments.rounds // 2)):
                 outside.append(float(subprocess.check_output([loop, what])))
-                inside.append(float(subprocess.check_output(
-                    [arguments.binary, "run", "-q", "--ro", f"{loop}:/loop", "--", "/loop", what])))
+                inside.append(
+                    float(
+                        subprocess.check_output(
+                            [arguments.binary, "run", "-q", "--ro", f"{loop}:/loop", "--", "/loop", what]
+                        )
+                    )
+                )
             times = {"unsandboxed": outside, "pctx-sandbox": inside}
             title = "100,000 `getppid`" if what == "getppid" else "10,000 `open`/`close`"
             results[title] = times

@@ -106,7 +106,7 @@ class Supervisor {
   DenialLog denials_;
   std::optional<FolderSnapshot> before_;
   Fd mnt_;
-  Clock::time_point started_, next_check_;
+  Clock::time_point started_, next_check_, next_tick_;
   bool running_ = false;
   bool ended_ = false;  // init told us how the guest ended
   bool interrupted_ = false;
@@ -128,6 +128,7 @@ Result<void> Supervisor::start() {
   if (into_cgroup) cgroup_ = PCTX_TRY(BoxCgroup::make(plan_, name));
   started_ = Clock::now();
   next_check_ = started_;
+  next_tick_ = started_ + kTick;
   box_ = PCTX_TRY(
       spawn(plan_, command_, {in.read_end.get(), out.write_end.get(), err.write_end.get()}, cgroup_.directory()));
   running_ = true;
@@ -143,7 +144,7 @@ Result<void> Supervisor::start() {
   janitor_ = Janitor::start(cgroup_);
   if (plan_.terminal) return {};  // the streams are the pty's, which comes with Message::terminal
   const auto sink = [&](int fd) { return options_.capture ? -1 : fd; };
-  in_ = Stream::input(STDIN_FILENO, std::move(in.write_end));
+  if (!options_.no_input) in_ = Stream::input(STDIN_FILENO, std::move(in.write_end));
   out_ = Stream::output(std::move(out.read_end), sink(STDOUT_FILENO), &budget_,
                         !options_.capture && ::isatty(STDOUT_FILENO) == 1);
   err_ = Stream::output(std::move(err.read_end), sink(STDERR_FILENO), &budget_,
@@ -161,26 +162,10 @@ void Supervisor::kill_box() {
 
 void Supervisor::on_status() {
   StatusFrame frame{};
-  iovec data{&frame, sizeof frame};
-  alignas(cmsghdr) std::array<char, CMSG_SPACE(4 * sizeof(int))> control{};
-  msghdr message{};
-  message.msg_iov = &data;
-  message.msg_iovlen = 1;
-  message.msg_control = control.data();
-  message.msg_controllen = control.size();
-  const ssize_t got = ::recvmsg(box_.status.get(), &message, MSG_CMSG_CLOEXEC | MSG_DONTWAIT);
-  if (got < 0 && (errno == EAGAIN || errno == EINTR)) return;
-  if (got != sizeof frame) {
-    box_.status.reset();
-    return;
-  }
-  std::array<Fd, 4> fds;
-  if (const cmsghdr* header = CMSG_FIRSTHDR(&message); header != nullptr && header->cmsg_type == SCM_RIGHTS)
-    for (std::size_t i = 0; i < (header->cmsg_len - CMSG_LEN(0)) / sizeof(int) && i < fds.size(); ++i) {
-      int fd = -1;
-      std::memcpy(&fd, CMSG_DATA(header) + i * sizeof(int), sizeof fd);
-      fds[i] = Fd{fd};
-    }
+  FrameFds fds;
+  const FrameRead read = read_frame(box_.status.get(), frame, fds);
+  if (read == FrameRead::end) box_.status.reset();
+  if (read != FrameRead::frame) return;
   switch (frame.kind) {
     case Message::failure:
       if (!failure_) failure_ = describe_failure(frame, plan_, command_);
@@ -202,7 +187,7 @@ void Supervisor::on_status() {
       meter_.watch_tree(std::move(fds[0]), std::move(fds[1]));
       break;
     case Message::sockets:
-      meter_.watch_sockets(std::move(fds[0]));
+      meter_.watch_sockets(std::move(fds[0]), (plan_.namespaces & CLONE_NEWNET) != 0);
       break;
     case Message::terminal:
       master_ = std::move(fds[0]);
@@ -242,6 +227,10 @@ void Supervisor::check_limits() {
     if (const auto counted = cgroup_.usage().cpu_microseconds) cpu = Millis{static_cast<Millis::rep>(*counted / 1000)};
     if (limits.cpu_time && cpu >= *limits.cpu_time) verdict_.cpu_time_over = over = true;
   }
+  if (options_.tick && now >= next_tick_) {
+    next_tick_ = now + kTick;
+    if (!options_.tick()) over = true;
+  }
   if (over) (void)abi::pidfd_send_signal(box_.pidfd.get(), SIGKILL);
 }
 
@@ -251,6 +240,7 @@ int Supervisor::wait_budget() const {
   auto until = now + std::chrono::hours{1};
   if (plan_.policy.limits.timeout.count() > 0) until = std::min(until, started_ + plan_.policy.limits.timeout);
   if (plan_.watchdog.any()) until = std::min(until, std::max(next_check_, now + Millis{1}));
+  if (options_.tick) until = std::min(until, std::max(next_tick_, now + Millis{1}));
   if (denials_.slowed(now)) until = std::min(until, now + Millis{1});
   const auto left = std::chrono::ceil<Millis>(until - now).count();
   return static_cast<int>(std::clamp<std::int64_t>(left, 0, 3'600'000));
@@ -323,10 +313,10 @@ Result<Ending> Supervisor::finish() {
   while (::wait4(box_.pid, &init_status, __WALL, &usage_) < 0 && errno == EINTR) {
   }
   ending.receipt.usage.wall = std::chrono::round<Millis>(Clock::now() - started_);
-  const bool over = budget_.exceeded;
   out_.drain(signals_.fd());
   err_.drain(signals_.fd());
-  if (budget_.exceeded && !over) verdict_.output_over = true;
+  // Here, and not only in check_limits: the byte too much may have come with the news of the end.
+  if (budget_.exceeded) verdict_.output_over = true;
   raw_.leave();
   const CgroupUsage cgroup = ended_ ? cgroup_usage_ : cgroup_.usage();
   janitor_.release();

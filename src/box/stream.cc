@@ -5,10 +5,14 @@
 #include <poll.h>
 #include <sys/stat.h>
 #include <sys/uio.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <array>
 #include <cerrno>
+#include <utility>
+
+#include <fmt/format.h>
 
 namespace pctx {
 
@@ -22,6 +26,7 @@ Stream Stream::output(Fd source, int sink, OutputBudget* budget, bool clean) {
   stream.budget_ = budget;
   struct stat status {};
   stream.sink_is_pipe_ = sink >= 0 && ::fstat(sink, &status) == 0 && S_ISFIFO(status.st_mode);
+  stream.sink_may_wait_ = stream.sink_is_pipe_ || (S_ISCHR(status.st_mode) && ::isatty(sink) == 1);
   if (clean) stream.filter_.emplace();
   return stream;
 }
@@ -71,13 +76,40 @@ void Stream::on_readable() {
     end();
 }
 
+// The caller's sink may not be switched to non-blocking for everyone who shares it, and poll() does not promise that a
+// write will not wait: a terminal is writable with room for one byte, and our other stream or another process may have
+// filled a pipe since. A supervisor that waits there keeps no time limit, so it opens the sink once more for itself.
+ssize_t Stream::put(std::string_view bytes) {
+  if (std::exchange(sink_may_wait_, false))
+    own_sink_ =
+        Fd{::open(fmt::format("/proc/self/fd/{}", sink_).c_str(), O_WRONLY | O_NONBLOCK | O_NOCTTY | O_CLOEXEC)};
+  if (own_sink_) {
+    const ssize_t written = ::write(own_sink_.get(), bytes.data(), bytes.size());
+    // poll() called it writable all the same (a terminal with too little room for a line's end): do not spin.
+    if (written < 0 && errno == EAGAIN) {
+      ::usleep(1000);
+      errno = EAGAIN;
+    }
+    return written;
+  }
+  // A pipe that is somebody else's. It knows RWF_NOWAIT since Linux 6.4; before, and for all other kinds of sinks, what
+  // poll() says right now is the best that is left.
+  if (sink_is_pipe_) {
+    const iovec data{const_cast<char*>(bytes.data()), bytes.size()};
+    const ssize_t written = ::pwritev2(sink_, &data, 1, -1, RWF_NOWAIT);
+    if (written >= 0 || errno != EOPNOTSUPP) return written;
+  }
+  pollfd now{sink_, POLLOUT, 0};
+  if (::poll(&now, 1, 0) == 0) {
+    errno = EAGAIN;
+    return -1;
+  }
+  return ::write(sink_, bytes.data(), bytes.size());
+}
+
 void Stream::on_writable() {
-  // The sink is the caller's: it may not be switched to non-blocking for everyone who shares it. So never more than
-  // PIPE_BUF, which a descriptor that poll() calls writable takes at once; and into a pipe, which our other stream or
-  // another process may have filled since, with a write that cannot wait at all.
-  const iovec data{pending_.data(), std::min<std::size_t>(pending_.size(), PIPE_BUF)};
-  ssize_t put = sink_is_pipe_ ? ::pwritev2(sink_, &data, 1, -1, RWF_NOWAIT) : -1;
-  if (!sink_is_pipe_ || (put < 0 && errno == EOPNOTSUPP)) put = ::write(sink_, data.iov_base, data.iov_len);
+  const std::string_view next = std::string_view{pending_}.substr(0, PIPE_BUF);
+  const ssize_t put = to_guest_ ? ::write(sink_, next.data(), next.size()) : this->put(next);
   if (put > 0)
     pending_.erase(0, static_cast<std::size_t>(put));
   else if (put < 0 && errno != EAGAIN && errno != EINTR) {

@@ -2,9 +2,12 @@
 // blocking the supervisor.
 #pragma once
 
+#include <sys/types.h>
+
 #include <cstdint>
 #include <optional>
 #include <string>
+#include <string_view>
 
 #include "base/fd.h"
 #include "box/terminal.h"
@@ -42,6 +45,7 @@ class Stream {
   void take(std::string_view bytes);
   bool flush(int interrupt);
   void end();
+  ssize_t put(std::string_view bytes);
 
   Fd own_;  // the box's end
   int source_ = -1;
@@ -50,6 +54,8 @@ class Stream {
   bool to_guest_ = false;
   bool sink_broken_ = false;
   bool sink_is_pipe_ = false;
+  bool sink_may_wait_ = false;  // a pipe or a terminal that was not opened once more yet
+  Fd own_sink_;                 // opened once more: there a write never waits
   OutputBudget* budget_ = nullptr;
   std::optional<TerminalFilter> filter_;
   std::string pending_, captured_;

@@ -143,7 +143,9 @@ TreeUsage TreeMeter::measure(std::uint64_t memory_limit) {
     for (const std::string& pid : pids) shared_anonymous(proc_.get(), pid, objects);
     parked_ = 0;
     for (const auto& [object, size] : objects) parked_ += size;
-    parked_ += socket_memory(diag_.get());
+    // init joins the network namespace later than the guest, which makes it.
+    const auto guest = std::find_if(pids.begin(), pids.end(), [](const std::string& pid) { return pid != "1"; });
+    if (guest != pids.end()) parked_ += sockets_.measure(proc_.get(), *guest);
   }
   usage.memory = stored + sum.own + std::max(sum.shared, parked_);
   return usage;

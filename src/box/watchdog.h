@@ -7,6 +7,7 @@
 
 #include "base/fd.h"
 #include "base/units.h"
+#include "box/socket_memory.h"
 
 namespace pctx {
 
@@ -24,14 +25,15 @@ class TreeMeter {
     scratch_ = std::move(scratch);
   }
   // A NETLINK_SOCK_DIAG socket of its network namespace.
-  void watch_sockets(Fd diag) { diag_ = std::move(diag); }
+  void watch_sockets(Fd diag, bool own_network) { sockets_ = SocketMeter{std::move(diag), own_network}; }
 
   explicit operator bool() const { return static_cast<bool>(proc_); }
   // `limit` is where counting shared pages twice starts to matter: only above it is the exact, dearer figure taken.
   TreeUsage measure(std::uint64_t memory_limit);
 
  private:
-  Fd proc_, scratch_, diag_;
+  Fd proc_, scratch_;
+  SocketMeter sockets_;
   unsigned looks_ = 0;
   std::uint64_t parked_ = 0;                           // as of the last closer look
   std::map<std::string, std::uint64_t> living_ticks_;  // by pid and start time

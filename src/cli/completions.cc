@@ -71,6 +71,15 @@ Verb describe(const CLI::App& app) {
     else
       verb.options.push_back(describe(*option));
   }
+  // Verbs of a verb (`env build`): their names are choices, their options are offered behind any of them.
+  for (const CLI::App* inner : app.get_subcommands([](const CLI::App*) { return true; })) {
+    if (app.get_parent() == nullptr) break;
+    verb.choices.push_back(inner->get_name());
+    for (Word& option : describe(*inner).options) {
+      const auto same = [&](const Word& known) { return known.names == option.names; };
+      if (std::none_of(verb.options.begin(), verb.options.end(), same)) verb.options.push_back(std::move(option));
+    }
+  }
   return verb;
 }
 

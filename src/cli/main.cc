@@ -32,7 +32,8 @@ void open_standard_streams() {
 
 }  // namespace
 
-int main(int argc, char** argv) {
+// What can still be thrown here is a mistake of ours or an empty memory: both may end us.
+int main(int argc, char** argv) {  // NOLINT(bugprone-exception-escape)
   open_standard_streams();
   Words words = split_words(argc, argv);
   CLI::App app{"Runs code that nobody has read, in a box that has never run anything else.", "pctx-sandbox"};
@@ -42,8 +43,10 @@ int main(int argc, char** argv) {
   int status = 0;
   add_run(app, words, status);
   add_explain(app, words, status);
+  add_env(app, words, status);
   add_doctor(app, words, status);
   add_setup(app, status);
+  add_serve(app, words, status);
   add_completions(app, status);
   app.add_subcommand("help", "Print this help")->callback([&] { fmt::print("{}", app.help()); });
   try {

@@ -23,6 +23,7 @@ struct Option {
 
 constexpr const char* kLimits = "Limits";
 constexpr const char* kFiles = "Files";
+constexpr const char* kPackages = "Python packages";
 constexpr const char* kIdentity = "Identity";
 constexpr const char* kPolicy = "Policy";
 constexpr const char* kResult = "Terminal and result";
@@ -45,6 +46,9 @@ constexpr Option kOptions[] = {
     {kFiles, "--tmpfs", "GUEST[:SIZE]", &RunArguments::tmpfs, "Empty writable folder with a size of its own"},
     {kFiles, "--workdir", "DIR", &RunArguments::workdir, "Working folder in the box"},
     {kFiles, "--changed", nullptr, &RunArguments::changed, "List what changed under /mnt, on stderr and in the report"},
+    {kPackages, "--with", "REQ", &RunArguments::with, "A package to have, found or built; repeatable"},
+    {kPackages, "--python", "FILE", &RunArguments::python,
+     "Interpreter of the script or the packages (default: the system's)"},
     {kIdentity, "--env", "NAME=VALUE", &RunArguments::env, "Set a variable; nothing is inherited"},
     {kIdentity, "--hostname", "NAME", &RunArguments::hostname, "Host name in the box (default sandbox)"},
     {kIdentity, "--uid", "ID", &RunArguments::uid,
@@ -92,7 +96,8 @@ void describe(CLI::App& verb, const Option& option, RunArguments& arguments) {
     // One value each, repeatable: CLI11 would otherwise take the command's words as further values.
     added = verb.add_option(option.names, arguments.**list, option.help)
                 ->expected(1)
-                ->multi_option_policy(CLI::MultiOptionPolicy::TakeAll);
+                ->multi_option_policy(CLI::MultiOptionPolicy::TakeAll)
+                ->allow_extra_args(false);
   else
     added = verb.add_flag(option.names, arguments.*std::get<Switch>(option.field), option.help);
   added->group(option.group);
@@ -101,7 +106,7 @@ void describe(CLI::App& verb, const Option& option, RunArguments& arguments) {
 
 }  // namespace
 
-void add_run_options(CLI::App& verb, const Words& words, std::shared_ptr<RunArguments> arguments,
+void add_run_options(CLI::App& verb, const Words& words, const std::shared_ptr<RunArguments>& arguments,
                      std::function<void()> act) {
   verb.prefix_command();  // the first word that is no option starts the command
   const bool all = asks_for_help(words);

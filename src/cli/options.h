@@ -10,6 +10,7 @@
 #include <CLI/CLI.hpp>
 
 #include "cli/verbs.h"
+#include "env/store.h"
 #include "launch/spawn.h"
 #include "plan/plan.h"
 #include "policy/policy.h"
@@ -18,15 +19,17 @@ namespace pctx::cli {
 
 struct RunArguments {
   std::optional<std::string> memory, cpus, pids, timeout, cpu_time, disk, inodes, output, files, io_read, io_write;
-  std::optional<std::string> mnt, workdir, hostname, uid, network, policy, seccomp, report, allow_degraded, require;
-  std::vector<std::string> ro, rw, tmpfs, env;
+  std::optional<std::string> mnt, workdir, hostname, uid, network, policy, seccomp, report, allow_degraded, require,
+      python;
+  std::vector<std::string> ro, rw, tmpfs, env, with;
   bool tty = false, json = false, changed = false, print_policy = false, quiet = false;
   std::vector<std::string> command;
-  bool literal = false;  // the command stood behind "--"
+  bool literal = false;    // the command stood behind "--"
+  bool may_build = false;  // an Environment that is missing is built
 };
 
 // Adds the options of `run` to `verb`, reads them into `arguments` and then calls `act`.
-void add_run_options(CLI::App& verb, const Words& words, std::shared_ptr<RunArguments> arguments,
+void add_run_options(CLI::App& verb, const Words& words, const std::shared_ptr<RunArguments>& arguments,
                      std::function<void()> act);
 
 // The policy file first, then every option over it.
@@ -36,6 +39,7 @@ struct Prepared {
   Policy policy;
   Command command;
   Plan plan;
+  std::optional<env::Environment> environment;  // in use as long as this lives
 };
 // Looks at the host and compiles: everything that comes before a box.
 Result<Prepared> prepare(const RunArguments& arguments);

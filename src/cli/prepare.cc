@@ -7,33 +7,15 @@
 
 #include <fmt/format.h>
 
+#include "cli/environment.h"
 #include "cli/options.h"
-#include "launch/probe.h"
-#include "plan/oci_profile.h"
+#include "env/build.h"
+#include "env/script.h"
+#include "launch/lend.h"
 #include "sys/files.h"
 
 namespace pctx::cli {
 namespace {
-
-Result<LentPath> look_at(const char* option, const std::string& path) {
-  std::array<char, PATH_MAX> resolved;
-  struct stat status {};
-  if (::realpath(path.c_str(), resolved.data()) == nullptr || ::stat(resolved.data(), &status) != 0) {
-    Error error = os_error(fmt::format("{}: {}", option, path));
-    error.kind = ErrorKind::usage;
-    return error;
-  }
-  LentPath lent{resolved.data(),        S_ISDIR(status.st_mode), status.st_uid, status.st_gid,
-                status.st_mode & 07777, status.st_ino,           status.st_dev};
-  if (!lent.directory && !S_ISREG(status.st_mode))
-    return usage_error(fmt::format("{}: {} is neither a file nor a folder", option, path),
-                       "sockets and devices are never lent: a read-only mount does not stop connect() or ioctl()");
-  for (const char* refused : {"/", "/proc", "/sys", "/dev", "/run", "/var/run"})
-    if (lent.path == refused)
-      return usage_error(fmt::format("{}: {} is never lent as a whole", option, lent.path),
-                         "lend the files or folders that the guest needs");
-  return lent;
-}
 
 struct Interpreter {
   std::string path;    // as the box sees it
@@ -67,22 +49,80 @@ Result<Interpreter> find_python() {
 
 bool is_script(const std::string& word) { return word == "-" || word.ends_with(".py"); }
 
-// As `uv run`: a script, standard input, or any command.
-Result<Command> resolve_command(const RunArguments& arguments, Policy& policy) {
-  if (arguments.command.empty())
-    return usage_error("no command is given", "write pctx-sandbox run -- COMMAND, run script.py, or run - < script");
-  Command command{arguments.command};
-  std::string& first = command.argv[0];
-  if (first.empty()) return usage_error("the command is an empty word");
-  if (arguments.literal || !is_script(first)) return command;
+// What the line and the script ask for.
+Result<env::Request> packages_wanted(const RunArguments& arguments) {
+  env::Request request;
+  request.requirements = arguments.with;
+  request.python = arguments.python.value_or("");
+  request.find_only = !arguments.may_build;
+  const std::string& first = arguments.command[0];
+  if (arguments.literal || !first.ends_with(".py")) return request;
+  // A script that is not there, or is in the box only, is for others to complain about.
+  const auto text = sys::try_read_file(first, env::kMaxScriptBytes);
+  const auto metadata = text ? PCTX_TRY(env::read_script_metadata(*text)) : std::nullopt;
+  if (!metadata) return request;
+  request.requires_python = metadata->requires_python;
+  request.requirements.insert(request.requirements.end(), metadata->dependencies.begin(), metadata->dependencies.end());
+  return request;
+}
+
+Result<env::Environment> have_packages(const env::Request& request) {
+  env::Ensured ensured = PCTX_TRY(env::ensure(request, show_progress()));
+  if (ensured.environment) return *std::move(ensured.environment);
+  const std::string names = fmt::format("{}", fmt::join(request.requirements, " "));
+  if (request.find_only)
+    return unavailable(fmt::format("the Environment for {} is not built yet", names),
+                       "build it with 'pctx-sandbox env build'");
+  explain_failure(ensured, request.requirements);
+  return unavailable("nothing was run", "correct the requirements, or see 'pctx-sandbox env build --help'");
+}
+
+void set_unless_given(Policy& policy, const char* name, std::string value) {
+  for (const auto& [known, text] : policy.env)
+    if (known == name) return;
+  policy.env.emplace_back(name, std::move(value));
+}
+
+// The interpreter for this line, with whatever must be lent for it; as the box sees it.
+Result<std::string> provide_python(const RunArguments& arguments, Prepared& prepared) {
+  const env::Request request = PCTX_TRY(packages_wanted(arguments));
+  Policy& policy = prepared.policy;
+  if (!request.requirements.empty()) {
+    prepared.environment = PCTX_TRY(have_packages(request));
+    const env::Environment& environment = *prepared.environment;
+    env::lend_environment(policy, environment);
+    set_unless_given(policy, "VIRTUAL_ENV", environment.path);
+    set_unless_given(policy, "PATH", fmt::format("{}/bin:{}", environment.path, kDefaultPath));
+    return environment.python();
+  }
+  if (!request.python.empty() || !request.requires_python.empty()) {
+    const env::Store store = PCTX_TRY(env::Store::open());
+    const env::Interpreter python = PCTX_TRY(env::interpreter_for(request, store));
+    env::lend_interpreter(policy, python);
+    return python.executable;
+  }
+  if (arguments.literal || !is_script(arguments.command[0])) return std::string{};
   const Interpreter python = PCTX_TRY(find_python());
   if (!python.prefix.empty()) policy.binds.push_back({python.prefix, python.prefix, false});
+  return python.path;
+}
+
+// As `uv run`: a script, standard input, or any command.
+Result<void> resolve_command(const RunArguments& arguments, Prepared& prepared) {
+  if (arguments.command.empty())
+    return usage_error("no command is given", "write pctx-sandbox run -- COMMAND, run script.py, or run - < script");
+  Command& command = prepared.command;
+  command.argv = arguments.command;
+  std::string& first = command.argv[0];
+  if (first.empty()) return usage_error("the command is an empty word");
+  const std::string python = PCTX_TRY(provide_python(arguments, prepared));
+  if (arguments.literal || !is_script(first)) return {};
   if (first != "-") {
     struct stat status {};
     if (::stat(first.c_str(), &status) == 0) {
       const std::size_t slash = first.rfind('/');
       const std::string target = "/script/" + first.substr(slash == std::string::npos ? 0 : slash + 1);
-      policy.binds.push_back({first, target, false});
+      prepared.policy.binds.push_back({first, target, false});
       first = target;
     } else if (first.front() != '/') {
       Error error = os_error(first);
@@ -90,8 +130,8 @@ Result<Command> resolve_command(const RunArguments& arguments, Policy& policy) {
       return error;
     }
   }
-  command.argv.insert(command.argv.begin(), python.path);
-  return command;
+  command.argv.insert(command.argv.begin(), python);
+  return {};
 }
 
 }  // namespace
@@ -100,22 +140,10 @@ Result<Prepared> prepare(const RunArguments& arguments) {
   Prepared prepared;
   prepared.policy = PCTX_TRY(to_policy(arguments));
   Policy& policy = prepared.policy;
-  prepared.command = PCTX_TRY(resolve_command(arguments, policy));
-  PCTX_TRY(validate(policy));
+  PCTX_TRY(resolve_command(arguments, prepared));
   CompileInputs inputs;
-  inputs.instance = static_cast<std::uint32_t>(::getpid());
   inputs.terminal = arguments.tty;
-  if (policy.mnt) {
-    inputs.mnt = PCTX_TRY(look_at("--mnt", *policy.mnt));
-    if (!inputs.mnt->directory) return usage_error(fmt::format("--mnt: {} is not a folder", *policy.mnt));
-    policy.mnt = inputs.mnt->path;
-  }
-  for (const Bind& bind : policy.binds)
-    inputs.binds.push_back(PCTX_TRY(look_at(bind.writable ? "--rw" : "--ro", bind.source)));
-  if (policy.seccomp) inputs.seccomp_profile = PCTX_TRY(sys::read_file(*policy.seccomp, kMaxProfileBytes));
-  const HostFeatures host = probe_host();
-  if (policy.allow_degraded.any()) inputs.missing = probe_missing(policy.allow_degraded, host);
-  prepared.plan = PCTX_TRY(compile(policy, host, inputs));
+  prepared.plan = PCTX_TRY(compile_here(policy, std::move(inputs)));
   return prepared;
 }
 

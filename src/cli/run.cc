@@ -63,11 +63,13 @@ void add_run(CLI::App& app, const Words& words, int& status) {
       "  pctx-sandbox run -- ls /\n"
       "  pctx-sandbox run --memory 256M script.py one two\n"
       "  pctx-sandbox run --mnt ./work --changed -- make\n"
+      "  pctx-sandbox run --with pandas script.py\n"
       "  echo 'print(6 * 7)' | pctx-sandbox run -\n"
       "Exit status: the command's own; 128+N after signal N; 124 time limit; 125 we failed;\n"
       "126 the command cannot be run; 127 it is not there.");
   if (!words.wants("run")) return;
   auto arguments = std::make_shared<RunArguments>();
+  arguments->may_build = true;
   add_run_options(*verb, words, arguments, [arguments, &words, &status] {
     if (!arguments->print_policy) enter_delegated_scope(words.all);
     auto result = run(*arguments);

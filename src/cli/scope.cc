@@ -10,12 +10,11 @@
 
 #include "base/fd.h"
 #include "cli/verbs.h"
+#include "sys/delegation.h"
 #include "sys/host.h"
 
 namespace pctx::cli {
 namespace {
-
-constexpr const char* kMark = "PCTX_SANDBOX_SCOPE";  // set in the second start, so that there is no third
 
 // A socket file may outlive its systemd; systemd-run would then fail after it has taken our place.
 bool systemd_answers() {
@@ -33,7 +32,7 @@ bool systemd_answers() {
 }  // namespace
 
 void enter_delegated_scope(const std::vector<std::string>& words) {
-  if (::geteuid() == 0 || std::getenv(kMark) != nullptr) return;
+  if (::geteuid() == 0 || std::getenv(kScopeMark) != nullptr) return;  // the mark: no third start
   const CgroupHost host = probe_host().cgroup;
   if (host.version != CgroupVersion::none || !host.ask_systemd || !systemd_answers()) return;
   std::array<char, PATH_MAX> self{};
@@ -42,9 +41,9 @@ void enter_delegated_scope(const std::vector<std::string>& words) {
                                 "--",          self.data()};
   for (const std::string& word : words) argv.push_back(word.c_str());
   argv.push_back(nullptr);
-  ::setenv(kMark, "1", 1);
+  ::setenv(kScopeMark, "1", 1);
   ::execv("/usr/bin/systemd-run", const_cast<char* const*>(argv.data()));
-  ::unsetenv(kMark);  // not there after all: limits bind without cgroups, and the receipt says so
+  ::unsetenv(kScopeMark);  // not there after all: limits bind without cgroups, and the receipt says so
 }
 
 }  // namespace pctx::cli

@@ -33,9 +33,11 @@ struct Words {
 void enter_delegated_scope(const std::vector<std::string>& words);
 
 void add_run(CLI::App& app, const Words& words, int& status);
+void add_env(CLI::App& app, const Words& words, int& status);
 void add_explain(CLI::App& app, const Words& words, int& status);
 void add_doctor(CLI::App& app, const Words& words, int& status);
 void add_setup(CLI::App& app, int& status);
+void add_serve(CLI::App& app, const Words& words, int& status);
 void add_completions(CLI::App& app, int& status);
 
 }  // namespace pctx::cli

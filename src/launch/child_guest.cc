@@ -18,10 +18,6 @@
 #include "sys/kernel_abi.h"
 
 namespace pctx {
-namespace {
-
-constexpr int kStatus = 3;
-constexpr int kSync = 4;
 
 void loopback_up(const ChildPlan& plan) noexcept {
   const int socket = ::socket(AF_INET, SOCK_DGRAM | SOCK_CLOEXEC, 0);
@@ -32,6 +28,11 @@ void loopback_up(const ChildPlan& plan) noexcept {
   if (socket < 0 || ::ioctl(socket, SIOCSIFFLAGS, &request) != 0) fail(plan, Step::loopback);
   ::close(socket);
 }
+
+namespace {
+
+constexpr int kStatus = 3;
+constexpr int kSync = 4;
 
 // A network namespace takes the kernel longer than all mounts together.
 void make_namespaces(const ChildPlan& plan) noexcept {
@@ -192,7 +193,7 @@ void run_guest(const ChildPlan& given, int sync, int host_proc) noexcept {
   ChildPlan plan = given;  // descriptors move
   choose_profile(plan, host_proc);
   make_namespaces(plan);
-  hand_over_namespaces(plan, sync, host_proc);
+  if (plan.late_namespaces != 0) hand_over_namespaces(plan, sync, host_proc);
   char byte;
   if (::read(sync, &byte, 1) != 1) ::_exit(127);  // pid 1 has said why
   become_guest_ids(plan);

@@ -60,6 +60,14 @@ enum class Message : std::uint32_t {
   sockets,      // + a socket that lists the box's sockets
   terminal,     // + pty master
   namespaces,   // guest to pid 1: + its namespaces
+  ready,        // maker: the template stands
+  cut_zygote,   // to the maker: value = first pid, index = tag; + status, in, out, err, tasks…
+  cut_worker,   // to the maker: the same; + status, tasks…
+  cut,          // maker: index = tag, value = errno; + pidfd of the box's init
+  blind,        // to the maker
+  blinded,      // maker: value = 0 if it was done
+  orphan,       // maker: a Worker has ended; pad and index = its pid as the maker sees it, value = wait status
+  reaped,       // maker: index = tag of a box that is gone, value = milliseconds of CPU time
 };
 // init.cc includes nothing of the engine and has these two numbers of its own.
 static_assert(static_cast<int>(Message::ended) == 2 && static_cast<int>(Message::signal) == 3);
@@ -106,6 +114,7 @@ struct ChildPlan {
   ChildOp* ops;
   std::size_t op_count;
   const char* const* root_options;
+  const char* const* scratch_options;  // of a box that is cut from a template
   const char* attach_point;
   const char* const* settings;  // path, value, …, nullptr
   int late_namespaces;          // CLONE_NEW* that the child makes itself
@@ -146,8 +155,12 @@ static_assert(std::is_trivially_copyable_v<ChildPlan> && std::is_trivially_destr
 
 // For both halves.
 [[noreturn]] void fail(const ChildPlan& plan, Step step, std::size_t index = 0) noexcept;
+inline constexpr std::size_t kMaxFrameFds = 8;
 bool send_frame(int socket, const StatusFrame& frame, const int* fds = nullptr, std::size_t count = 0) noexcept;
+int receive(int channel, Message expected, int* fds) noexcept;
+void loopback_up(const ChildPlan& plan) noexcept;
 void become_guest_ids(const ChildPlan& plan) noexcept;
+[[noreturn]] void become_init(const ChildPlan& plan, int init, int sync) noexcept;
 // Receives Message::cgroups on `channel` and enters them.
 void join_cgroups(const ChildPlan& plan, int channel) noexcept;
 

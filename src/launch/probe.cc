@@ -1,6 +1,7 @@
 #include "launch/probe.h"
 
 #include <fcntl.h>
+#include <linux/filter.h>
 #include <sched.h>
 #include <sys/prctl.h>
 #include <sys/wait.h>
@@ -41,6 +42,13 @@ int mounts_proc() {
   return abi::fsmount(fs, 0) < 0 ? errno : 0;
 }
 
+int installs_a_listener() {
+  sock_filter allow{BPF_RET | BPF_K, 0, 0, SECCOMP_RET_ALLOW};
+  const sock_fprog program{1, &allow};
+  if (::prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) != 0) return errno;
+  return abi::seccomp(SECCOMP_SET_MODE_FILTER, abi::kSeccompNewListener, &program) < 0 ? errno : 0;
+}
+
 }  // namespace
 
 ProbedLayer probe_layer(Layer layer, const HostFeatures& host) {
@@ -76,13 +84,20 @@ ProbedLayer probe_layer(Layer layer, const HostFeatures& host) {
     case Layer::landlock:
       return {host.landlock_abi > 0, ENOSYS};
     case Layer::subordinate_ids:
-      return {host.privileged || (host.subuid && host.subgid && host.id_helpers), ENOENT};
+      return {host.privileged || (host.subuid && host.subgid && host.id_helpers && !host.no_new_privs), ENOENT};
     case Layer::cgroups:
       return {host.cgroup.version != CgroupVersion::none || host.cgroup.ask_systemd, EACCES};
     case Layer::apparmor:
       return {host.apparmor_profile, ENOENT};
   }
   return {};
+}
+
+bool listener_is_taken() {
+  // Without a filter there is no listener: the only question that an ordinary host is asked. The answer is the mode.
+  if (::prctl(PR_GET_SECCOMP, 0, 0, 0, 0) <= 0) return false;
+  // Of the filters of one process a single one may have a listener; which of ours do, the kernel does not show.
+  return in_child(0, installs_a_listener).code == EBUSY;
 }
 
 LayerSet probe_missing(const LayerSet& asked, const HostFeatures& host) {

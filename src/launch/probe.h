@@ -15,4 +15,8 @@ struct ProbedLayer {
 ProbedLayer probe_layer(Layer layer, const HostFeatures& host);
 LayerSet probe_missing(const LayerSet& asked, const HostFeatures& host);
 
+// Whether a listener above us (a container runtime's) keeps every filter of ours from having one. Asked for every run:
+// one system call where we run under no filter, one process where we do.
+bool listener_is_taken();
+
 }  // namespace pctx

@@ -224,6 +224,13 @@ void add_ids(std::vector<Remedy>& list, const HostFacts& facts) {
   // Root of a container has no ids of its own to give away.
   if (facts.host.privileged || facts.host.uid == 0 || facts.works(Layer::subordinate_ids)) return;
   Remedy remedy{"subordinate-ids", false, Doer::setup, "", {}};
+  if (facts.host.id_helpers && facts.host.subuid && facts.host.subgid && facts.host.no_new_privs) {
+    remedy.doer = Doer::caller;
+    remedy.why =
+        "no_new_privs is set for this process (NoNewPrivileges= of a service, no-new-privileges of a container), so "
+        "that "
+        "newuidmap gains no rights";
+  }
   if (!facts.host.id_helpers) {
     remedy.why = "newuidmap and newgidmap are not installed";
     remedy.steps = install(facts.packages, "uidmap", "shadow-utils", "shadow");

@@ -6,6 +6,7 @@
 
 #include <algorithm>
 #include <csignal>
+#include <cstring>
 #include <deque>
 #include <memory>
 
@@ -136,6 +137,7 @@ Result<ChildPlan> build(const Plan& plan, const Command& command, std::array<int
   child.ops = memory.ops.data();
   child.op_count = memory.ops.size();
   child.root_options = memory.options(plan.root_options);
+  child.scratch_options = memory.options(plan.scratch_options);
   child.attach_point = plan.attach_point.c_str();
   child.settings = memory.list(settings);
   child.late_namespaces = static_cast<int>(plan.namespaces & kLateNamespaces);
@@ -194,7 +196,8 @@ class BlockedSignals {
 
 }  // namespace
 
-Result<Spawned> spawn(const Plan& plan, const Command& command, std::array<int, 3> std_fds, int cgroup) {
+Result<Spawned> spawn(const Plan& plan, const Command& command, std::array<int, 3> std_fds, int cgroup,
+                      ChildMain child_main) {
   ChildMemory memory;
   ChildPlan child = PCTX_TRY(build(plan, command, std_fds, memory));
   int pair[2];
@@ -226,7 +229,7 @@ Result<Spawned> spawn(const Plan& plan, const Command& command, std::array<int, 
     if (pid == 0) {
       ::close(ours.get());
       ::close(box.guest_channel.get());
-      run_child(child);
+      child_main(child);
     }
     if (pid < 0) return explain_clone_failure(errno);
     box.pid = static_cast<pid_t>(pid);
@@ -241,6 +244,26 @@ Result<Spawned> spawn(const Plan& plan, const Command& command, std::array<int, 
   // A child that failed early has closed its end; what it has to say is read from the status socket.
   (void)send_frame(box.status.get(), {Message::go, Step::handshake, 0, 0, 0});
   return box;
+}
+
+FrameRead read_frame(int socket, StatusFrame& frame, FrameFds& fds) {
+  iovec data{&frame, sizeof frame};
+  alignas(cmsghdr) std::array<char, CMSG_SPACE(kMaxFrameFds * sizeof(int))> control{};
+  msghdr message{};
+  message.msg_iov = &data;
+  message.msg_iovlen = 1;
+  message.msg_control = control.data();
+  message.msg_controllen = control.size();
+  const ssize_t got = ::recvmsg(socket, &message, MSG_CMSG_CLOEXEC | MSG_DONTWAIT);
+  if (got < 0 && (errno == EAGAIN || errno == EINTR)) return FrameRead::nothing;
+  if (got != sizeof frame) return FrameRead::end;
+  if (const cmsghdr* header = CMSG_FIRSTHDR(&message); header != nullptr && header->cmsg_type == SCM_RIGHTS)
+    for (std::size_t i = 0; i < (header->cmsg_len - CMSG_LEN(0)) / sizeof(int) && i < fds.size(); ++i) {
+      int fd = -1;
+      std::memcpy(&fd, CMSG_DATA(header) + i * sizeof(int), sizeof fd);
+      fds[i] = Fd{fd};
+    }
+  return FrameRead::frame;
 }
 
 void admit(const Spawned& box, std::span<const int> tasks) {

@@ -25,11 +25,20 @@ struct Spawned {
   Fd guest_channel;  // v1: the guest's way into its cgroups
 };
 
+// What the child does; it never returns.
+using ChildMain = void (*)(ChildPlan&) noexcept;
+
 // `std_fds` are the guest's 0, 1 and 2. `cgroup` is the directory to start in (v2), or -1.
-Result<Spawned> spawn(const Plan& plan, const Command& command, std::array<int, 3> std_fds, int cgroup);
+Result<Spawned> spawn(const Plan& plan, const Command& command, std::array<int, 3> std_fds, int cgroup,
+                      ChildMain child_main = run_child);
 
 // v1: hands over the `tasks` descriptors that the box joins by. Must follow spawn there.
 void admit(const Spawned& box, std::span<const int> tasks);
+
+// The next frame of a box or a maker, without waiting. `end`: it has closed its side.
+enum class FrameRead { frame, nothing, end };
+using FrameFds = std::array<Fd, kMaxFrameFds>;
+FrameRead read_frame(int socket, StatusFrame& frame, FrameFds& fds);
 
 // Words for a failure that the child reported.
 Error describe_failure(const StatusFrame& frame, const Plan& plan, const Command& command);

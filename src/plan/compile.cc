@@ -42,6 +42,8 @@ void plan_ids(Plan& plan, const HostFeatures& host, const CompileInputs& inputs)
     why = "no subordinate ids for this user in /etc/subuid and /etc/subgid";
   else if (!host.id_helpers)
     why = "newuidmap and newgidmap are not installed";
+  else if (host.no_new_privs)
+    why = "no_new_privs is set for the caller, so that newuidmap and newgidmap gain no rights";
   else if (inputs.mnt)
     why = "a folder lent read-write (--mnt, --rw) is the caller's own";
   else
@@ -88,7 +90,7 @@ void plan_namespaces(Plan& plan, const CompileInputs& inputs) {
 
 void plan_environment(Plan& plan, const HostFeatures& host) {
   const Policy& policy = plan.policy;
-  plan.path = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
+  plan.path = kDefaultPath;
   std::vector<std::pair<std::string, std::string>> vars{
       {"PATH", plan.path},
       {"HOME", plan.home},
@@ -162,7 +164,7 @@ Result<Plan> compile(const Policy& policy, const HostFeatures& host, const Compi
   plan_ids(plan, host, inputs);
   PCTX_TRY(plan_root(plan, host, inputs));
   PCTX_TRY(plan_limits(plan, host));
-  plan_landlock(plan, host);
+  plan_landlock(plan, host, inputs);
   PCTX_TRY(plan_filter(plan, host, inputs));
   plan_environment(plan, host);
   plan_settings(plan);

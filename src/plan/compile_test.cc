@@ -2,6 +2,7 @@
 
 #include <sched.h>
 
+#include <algorithm>
 #include <fstream>
 #include <sstream>
 
@@ -115,6 +116,9 @@ TEST(Compile, subordinate_ids_are_used_when_there) {
   const auto plan = compile({}, host, {.instance = 5});
   EXPECT_EQ(plan->ids.host_uid, 100005U);
   EXPECT_TRUE(plan->ids.by_helper);
+  host.no_new_privs = true;
+  EXPECT_EQ(compile({}, host, {})->ids.host_uid, 1000U) << "newuidmap gains no rights then";
+  host.no_new_privs = false;
   Policy lends;
   lends.mnt = "/data";
   const auto writing = compile(lends, host, {.mnt = LentPath{"/data", true, 1000, 1000, 0700}});
@@ -145,6 +149,25 @@ TEST(Compile, missing_required_layers_need_a_word_of_the_user) {
   ASSERT_TRUE(plan);
   EXPECT_FALSE(plan->layer(Layer::network).on);
   EXPECT_EQ(plan->namespaces & CLONE_NEWNET, 0U);
+}
+
+TEST(Compile, a_listener_above_us_costs_the_record_of_refusals_and_nothing_else) {
+  CompileInputs inputs;
+  inputs.no_listener = true;
+  const auto plan = compile({}, root_host(), inputs);
+  ASSERT_TRUE(plan);
+  EXPECT_FALSE(plan->listener);
+  EXPECT_TRUE(plan->layer(Layer::seccomp).on);
+  EXPECT_NE(plan->layer(Layer::seccomp).detail.find("refusals not recorded"), std::string::npos);
+  for (const sock_filter& instruction : plan->filter)
+    EXPECT_FALSE(instruction.code == (BPF_RET | BPF_K) && instruction.k == SECCOMP_RET_USER_NOTIF);
+  // The control: with a listener there are such answers.
+  const auto recorded = compile({}, root_host(), {});
+  ASSERT_TRUE(recorded);
+  EXPECT_TRUE(recorded->listener);
+  EXPECT_TRUE(std::any_of(recorded->filter.begin(), recorded->filter.end(), [](const sock_filter& instruction) {
+    return instruction.code == (BPF_RET | BPF_K) && instruction.k == SECCOMP_RET_USER_NOTIF;
+  }));
 }
 
 TEST(Compile, some_layers_can_never_be_left_out) {

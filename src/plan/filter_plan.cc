@@ -30,6 +30,7 @@ Result<void> plan_filter(Plan& plan, const HostFeatures& host, const CompileInpu
   } else {
     spec = default_filter(kHostArch, {.memory_is_accounted = accounted,
                                       .pins_cpus = plan.pin_cpus != 0,
+                                      .zygote = inputs.pool,
                                       .refusal = inputs.no_listener ? Refusal::error : Refusal::notify});
     layer.detail = "default allow-list";
   }
@@ -37,6 +38,8 @@ Result<void> plan_filter(Plan& plan, const HostFeatures& host, const CompileInpu
   plan.filter = PCTX_TRY(compile_filter(spec));
   layer.on = true;
   layer.detail += fmt::format(", {} instructions", plan.filter.size());
+  if (inputs.no_listener)
+    layer.detail += ", refusals not recorded: a filter above this process has a listener of its own";
   return {};
 }
 

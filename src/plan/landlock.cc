@@ -26,7 +26,7 @@ std::uint64_t handled(int abi_version) {
 
 }  // namespace
 
-void plan_landlock(Plan& plan, const HostFeatures& host) {
+void plan_landlock(Plan& plan, const HostFeatures& host, const CompileInputs& inputs) {
   LayerState& layer = plan.layer(Layer::landlock);
   if (host.landlock_abi == 0) {
     layer = {false, "this kernel has no Landlock (CONFIG_SECURITY_LANDLOCK, lsm=)"};
@@ -38,6 +38,12 @@ void plan_landlock(Plan& plan, const HostFeatures& host) {
   const auto allow = [&](std::string path, std::uint64_t access) {
     plan.landlock.push_back({std::move(path), access & plan.landlock_handled});
   };
+  if (inputs.pool) {
+    // Rules name inodes, and every Worker's scratch space is a new one, made after its Zygote was bound. What is left
+    // is what no mount grants either way: device nodes, other domains' sockets and processes.
+    layer.detail += ", without rules for single folders";
+    return allow("/", kRead | kWriteTree | kDevice);
+  }
   allow("/", kRead);
   // A folder of our own making, on a read-only mount, that holds nothing but the listed devices.
   allow("/dev", kDevice);

@@ -34,6 +34,7 @@ struct CompileInputs {
   std::optional<std::string> seccomp_profile;  // text of the OCI profile
   std::uint32_t instance = 0;                  // tells simultaneous boxes apart; the launcher's pid
   bool terminal = false;                       // --tty
+  bool pool = false;                           // for a Zygote and the Workers that are forked from it
   bool no_listener = false;  // a container's own listener is in the way: refusals are answered without being recorded
   LayerSet missing;          // layers that a probe found this host cannot give (only asked when degrading is allowed)
 };
@@ -110,7 +111,8 @@ struct Plan {
   std::uint64_t namespaces = 0;  // CLONE_NEW*, all made by one clone but the cgroup namespace
   bool cgroup_namespace = false;
   IdMap ids;
-  std::string root_options;  // of the tmpfs that is root and scratch space
+  std::string root_options;     // of the tmpfs that is root and scratch space
+  std::string scratch_options;  // of the tmpfs that is scratch space only, where the root is shared
   std::string attach_point;
   std::vector<RootOp> root;
   std::vector<KernelSetting> settings;
@@ -136,12 +138,15 @@ struct Plan {
   const LayerState& layer(Layer which) const { return layers[index(which)]; }
 };
 
+// Where a guest finds programs unless the policy says otherwise.
+inline constexpr const char* kDefaultPath = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
+
 Result<Plan> compile(const Policy& policy, const HostFeatures& host, const CompileInputs& inputs);
 
 // The parts of `compile`, one file each.
 Result<void> plan_root(Plan& plan, const HostFeatures& host, const CompileInputs& inputs);
 Result<void> plan_limits(Plan& plan, const HostFeatures& host);
-void plan_landlock(Plan& plan, const HostFeatures& host);
+void plan_landlock(Plan& plan, const HostFeatures& host, const CompileInputs& inputs);
 Result<void> plan_filter(Plan& plan, const HostFeatures& host, const CompileInputs& inputs);
 
 // For people: `pctx-sandbox explain`.

@@ -208,6 +208,7 @@ Result<void> plan_root(Plan& plan, const HostFeatures& host, const CompileInputs
   // Our own entries must not eat the guest's share.
   plan.root_options = fmt::format("size={},nr_inodes={},mode=0755", policy.limits.disk + 128_KiB,
                                   policy.limits.inodes + plan.root.size() + 8);
+  plan.scratch_options = fmt::format("size={},nr_inodes={},mode=0755", policy.limits.disk, policy.limits.inodes + 8);
   return check_submounts(plan, host);
 }
 

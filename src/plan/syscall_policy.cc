@@ -33,6 +33,8 @@ constexpr auto kAarch64Numbers = resolve(Arch::aarch64);
 
 // Kernel constants that the tests compare with the headers; written down since the headers differ in which they have.
 constexpr std::uint64_t kNamespaceFlags = 0x7e02'0000;  // NEWNS NEWCGROUP NEWUTS NEWIPC NEWUSER NEWPID NEWNET
+constexpr std::array<std::uint64_t, 7> kNamespaceKinds{0x2'0000,    0x200'0000,  0x400'0000, 0x800'0000,
+                                                       0x1000'0000, 0x2000'0000, 0x4000'0000};
 constexpr std::uint64_t kAfUnix = 1, kAfInet = 2;
 constexpr std::uint64_t kSockStream = 1, kSockDgram = 2, kSockRaw = 3, kSockSeqpacket = 5, kSockTypeMask = 0xf;
 constexpr std::uint64_t kProtoTcp = 6, kProtoUdp = 17;
@@ -138,6 +140,12 @@ class RuleWriter {
         return allow();
       case memory_accounted:
         return options_.memory_is_accounted ? allow() : refuse();
+      case zygote_setns:
+        if (options_.zygote)
+          for (const std::uint64_t kind : kNamespaceKinds) allow({is(1, kind)});
+        return refuse();
+      case not_zygote:
+        return options_.zygote ? add(Action::fail(ENOSYS)) : allow();
       case cpus_free:
         return options_.pins_cpus ? refuse() : allow();
     }

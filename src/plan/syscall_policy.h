@@ -39,6 +39,8 @@ enum class Condition : std::uint8_t {
   mapping_flags,      // not shared anonymous memory, unless memory is accounted
   pipe_size,          // not F_SETPIPE_SZ, unless memory is accounted
   memory_accounted,   // only if memory is accounted
+  zygote_setns,       // only for a Zygote: one kind of namespace at a time, by a descriptor that it was given
+  not_zygote,         // only if it is none: with a pidfd it could enter the box of a Worker that is at work
   cpus_free,          // only if affinity does not bind the CPU limit
 };
 
@@ -57,6 +59,7 @@ enum class Refusal : std::uint8_t {
 struct FilterOptions {
   bool memory_is_accounted = false;  // a cgroup charges all memory; else whatever outlives its mappings is refused
   bool pins_cpus = true;             // the CPU limit is an affinity mask, which the guest could widen
+  bool zygote = false;               // forks into boxes of others; see the conditions
   Refusal refusal = Refusal::error;
 };
 

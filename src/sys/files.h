@@ -18,7 +18,7 @@ Result<Fd> open_at(int dir, const std::string& path, int flags, unsigned mode = 
 Result<std::string> read_all(int fd, std::size_t limit);
 Result<std::string> read_file(const std::string& path, std::size_t limit);
 // The whole file, or nothing: for facts whose absence is an answer.
-std::optional<std::string> try_read_file(const std::string& path, std::size_t limit = 64 * 1024,
+std::optional<std::string> try_read_file(const std::string& path, std::size_t limit = 65536,
                                          int dir = -100 /* AT_FDCWD */);
 // One write, as kernel interfaces want it.
 Result<void> write_at(int dir, const std::string& path, std::string_view text);

@@ -5,6 +5,7 @@
 #include <linux/capability.h>
 #include <linux/magic.h>
 #include <sched.h>
+#include <sys/prctl.h>
 #include <sys/stat.h>
 #include <sys/utsname.h>
 #include <sys/vfs.h>
@@ -15,6 +16,7 @@
 #include <fmt/format.h>
 
 #include "base/units.h"
+#include "sys/delegation.h"
 #include "sys/files.h"
 #include "sys/kernel_abi.h"
 
@@ -117,14 +119,28 @@ bool profile_is_loaded(std::string_view profile) {
   return found;
 }
 
-// Fifth field of each line; spaces and the like are octal there, and stay so: such a path is then not taken for a
-// parent.
+// Blanks, backslashes and line ends are octal in the kernel's list of mounts.
+std::string without_octal(std::string_view text) {
+  std::string plain;
+  for (std::size_t i = 0; i < text.size(); ++i) {
+    const auto digit = [&](std::size_t at) { return at < text.size() && text[at] >= '0' && text[at] <= '7'; };
+    if (text[i] == '\\' && digit(i + 1) && digit(i + 2) && digit(i + 3)) {
+      plain += static_cast<char>((text[i + 1] - '0') * 64 + (text[i + 2] - '0') * 8 + (text[i + 3] - '0'));
+      i += 3;
+    } else {
+      plain += text[i];
+    }
+  }
+  return plain;
+}
+
+// Fifth field of each line.
 std::vector<std::string> mount_points() {
   std::vector<std::string> points;
   const auto table = sys::try_read_file("/proc/self/mountinfo", 4_MiB);
   if (!table) return points;
   for (std::string_view line : sys::split(*table, '\n'))
-    if (const auto fields = sys::split(line, ' '); fields.size() > 4) points.emplace_back(fields[4]);
+    if (const auto fields = sys::split(line, ' '); fields.size() > 4) points.push_back(without_octal(fields[4]));
   return points;
 }
 
@@ -169,7 +185,8 @@ bool has_controllers(const std::string& text, CgroupHost& host) {
 }
 
 void probe_v2(CgroupHost& host, bool privileged, const std::string& table) {
-  const std::string own = "/sys/fs/cgroup" + own_cgroup(table, "");
+  const std::string path = own_cgroup(table, "");
+  const std::string own = "/sys/fs/cgroup" + path;
   // The root of the hierarchy may hold processes and children both; only root may write there. In a container the
   // root of the mount is an ordinary cgroup, has cgroup.type, and its processes forbid controllers below it.
   const auto root_children = sys::try_read_file("/sys/fs/cgroup/cgroup.subtree_control");
@@ -183,8 +200,10 @@ void probe_v2(CgroupHost& host, bool privileged, const std::string& table) {
     }
   }
   const auto controllers = sys::try_read_file(own + "/cgroup.controllers");
-  if (controllers && has_controllers(*controllers, host) && may_make_cgroups(own) &&
-      ::faccessat(AT_FDCWD, (own + "/cgroup.subtree_control").c_str(), W_OK, AT_EACCESS) == 0) {
+  const bool writable = controllers && has_controllers(*controllers, host) && may_make_cgroups(own) &&
+                        ::faccessat(AT_FDCWD, (own + "/cgroup.subtree_control").c_str(), W_OK, AT_EACCESS) == 0;
+  const bool delegated = writable && is_delegated("/sys/fs/cgroup", path);
+  if (delegated) {
     const auto processes = sys::try_read_file(own + "/cgroup.procs");
     // Alone in a delegated cgroup we may rearrange it; with company (a shell, a container's init) we must not.
     if (processes && sys::split(*processes, '\n').size() == 1) {
@@ -200,7 +219,8 @@ void probe_v2(CgroupHost& host, bool privileged, const std::string& table) {
     host.ask_systemd = true;
   }
   host.why_none = privileged ? "the cgroup file system is read-only or its controllers are not enabled for us"
-                             : "no cgroup is delegated to this user";
+                  : writable && !delegated ? "the unit of systemd that holds us is not delegated (Delegate=yes)"
+                                           : "no cgroup is delegated to this user";
 }
 
 CgroupHost probe_cgroups(bool privileged) {
@@ -261,6 +281,7 @@ HostFeatures probe_host() {
     host.subuid = subordinate_range("/etc/subuid", host.uid, user);
     host.subgid = subordinate_range("/etc/subgid", host.uid, user);
     host.id_helpers = ::access("/usr/bin/newuidmap", X_OK) == 0 && ::access("/usr/bin/newgidmap", X_OK) == 0;
+    host.no_new_privs = ::prctl(PR_GET_NO_NEW_PRIVS, 0, 0, 0, 0) == 1;
   }
   host.system = probe_system();
   if (!host.kernel_at_least(5, 12)) host.mount_points = mount_points();

@@ -53,6 +53,7 @@ struct HostFeatures {
   std::uint32_t first_free_id = 0;  // privileged: start of the ids that no account uses
   std::optional<IdRange> subuid, subgid;
   bool id_helpers = false;       // newuidmap and newgidmap are installed
+  bool no_new_privs = false;     // on the caller already: set-id programs such as those two gain nothing
   std::vector<HostPath> system;  // the candidates of `system_candidates`, in that order, absent ones left out
   std::string attach_point;      // an existing directory on which the new root is mounted before the pivot
   std::string timezone;          // the caller's TZ, possibly empty

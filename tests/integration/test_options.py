@@ -202,3 +202,11 @@ def test_oci_profile_may_kill(report, profile):
 )  # fmt: skip
 def test_bad_profile_is_an_error(refused, profile, content):
     refused("-q", "--seccomp", profile(**content), "--", "echo", "ran")
+
+
+@pytest.mark.parametrize("option", [("--env", "A=1"), ("--ro", "/usr/share/zoneinfo:/z"), ("--tmpfs", "/scratch")])
+def test_a_repeatable_option_takes_one_value_and_leaves_the_script(pctx, tmp_path, option):
+    script = tmp_path / "script.py"
+    script.write_text("import sys; print(sys.argv[1:])\n")
+    assert pctx("run", "-q", *option, script, "one", cwd=tmp_path).stdout == "['one']\n"
+    assert pctx("run", "-q", *option, "-", input="print('stdin')\n").stdout == "stdin\n"

@@ -87,11 +87,16 @@ int main(int argc, char** argv) {
   const char* kind = argv[1];
   const int n = atoi(argv[2]);
   const size_t size = n * kMebibyte;
-  if (!strcmp(kind, "private")) take(size, MAP_PRIVATE | MAP_ANONYMOUS, -1);
-  else if (!strcmp(kind, "shared")) take(size, MAP_SHARED | MAP_ANONYMOUS, -1);
-  else if (!strcmp(kind, "tmp")) write_file("/tmp/hog", n);
-  else if (!strcmp(kind, "shm")) write_file("/dev/shm/hog", n);
-  else if (!strcmp(kind, "home")) write_file("/home/sandbox/hog", n);
+  if (!strcmp(kind, "private"))
+    take(size, MAP_PRIVATE | MAP_ANONYMOUS, -1);
+  else if (!strcmp(kind, "shared"))
+    take(size, MAP_SHARED | MAP_ANONYMOUS, -1);
+  else if (!strcmp(kind, "tmp"))
+    write_file("/tmp/hog", n);
+  else if (!strcmp(kind, "shm"))
+    write_file("/dev/shm/hog", n);
+  else if (!strcmp(kind, "home"))
+    write_file("/home/sandbox/hog", n);
   else if (!strcmp(kind, "memfd")) {
     int fd = syscall(SYS_memfd_create, "hog", 0);
     if (fd < 0) refuse("memfd_create");
@@ -115,12 +120,17 @@ int main(int argc, char** argv) {
       wait(&status);
       if (!WIFEXITED(status) || WEXITSTATUS(status) != 0) pause();  // the group must go down with the one
     }
-  } else if (!strcmp(kind, "parked")) park_shared(n, -1, MAP_ANONYMOUS);
-  else if (!strcmp(kind, "parked-zero")) park_shared(n, open("/dev/zero", O_RDWR), 0);
-  else if (!strcmp(kind, "sockets")) park_sockets(n);
-  else if (!strcmp(kind, "tables")) park_page_tables(n);
-  else return 2;
-  usleep(600 * 1000);
+  } else if (!strcmp(kind, "parked"))
+    park_shared(n, -1, MAP_ANONYMOUS);
+  else if (!strcmp(kind, "parked-zero"))
+    park_shared(n, open("/dev/zero", O_RDWR), 0);
+  else if (!strcmp(kind, "sockets"))
+    park_sockets(n);
+  else if (!strcmp(kind, "tables"))
+    park_page_tables(n);
+  else
+    return 2;
+  sleep(2);  // for a watchdog that looks every few hundred milliseconds on a slow machine
   printf("held %d\n", n);
   return 0;
 }

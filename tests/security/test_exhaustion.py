@@ -1,7 +1,5 @@
 """A guest can exhaust nothing but its own limits."""
 
-import os
-
 import pytest
 
 # Children stay until told, so that all of them count at the same time; what cannot be made is an errno.
@@ -122,7 +120,7 @@ SHORT_LIVED = (
     "import os, signal, time\n"
     "signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # such children leave no time behind\n"
     "burnt = 0\n"
-    "while burnt < 3:\n"
+    "while burnt < 12:\n"
     "    pid = os.fork()\n"
     "    if pid == 0:\n"
     "        end = time.process_time() + 0.04\n"
@@ -136,26 +134,44 @@ SHORT_LIVED = (
 
 
 def test_cpu_time_counts_children_that_nobody_waits_for(inside):
+    """Without cgroups what counts is what a watchdog sees of each: on a slow machine the smaller part of it."""
     ended = inside(SHORT_LIVED, "--cpu-time", "1s")
     assert (ended.kind, ended.limit) == ("timed_out", "cpu-time") and "burnt" not in ended.stdout
 
 
-def test_cpu_quota_is_bound(inside, layers):
-    """No clock is compared: a guest that burns for one second of wall clock reports the CPU time that it got."""
-    code = (
-        "import os, time\n"
-        "for _ in range(3): os.fork()\n"
-        "end = time.monotonic() + 1\n"
-        "while time.monotonic() < end: pass\n"
-    )
+# Four processes that want all they can get for two seconds; prints how many processors they had together.
+SHARE = (
+    "import os, time\n"
+    "start = time.monotonic()\n"
+    "for _ in range(4):\n"
+    "    if os.fork() == 0:\n"
+    "        while time.monotonic() < start + 2: pass\n"
+    "        os._exit(0)\n"
+    "for _ in range(4): os.wait()\n"
+    "used = os.times()\n"
+    "print((used.children_user + used.children_system) / (time.monotonic() - start))\n"
+)
+
+
+def test_guest_gets_no_more_processors_than_it_may(inside, outside, layers):
     if layers["cgroups"]["on"]:
-        ended = inside(code, "--cpus", "0.2", "--timeout", "30s")
-        assert ended.receipt["limits"]["cpus"] == {"value": "0.2", "by": layers["cgroups"]["detail"]}
-    else:
-        ended = inside("import os; print(len(os.sched_getaffinity(0)))", "--cpus", "1")
-        assert ended.stdout == "1\n"
-        pinned = "import os\ntry: os.sched_setaffinity(0, range(os.cpu_count()))\nexcept OSError as e: print(e.errno)"
-        assert inside(pinned, "--cpus", "1").stdout == "1\n" or os.cpu_count() == 1
+        if float(outside(SHARE).stdout) < 0.6:
+            pytest.skip("needs a processor that is not busy: outside of a box the same code got less than 0.6 of one")
+        ended = inside(SHARE, "--cpus", "0.1", "--timeout", "30s")
+        assert ended.receipt["limits"]["cpus"] == {"value": "0.1", "by": layers["cgroups"]["detail"]}
+        assert float(ended.stdout) < 0.3, "three times what it may have"
+        return
+    # The next best: pinned, and unable to leave.
+    count = "import os; print(len(os.sched_getaffinity(0)))"
+    if outside(count).stdout == "1\n":
+        pytest.skip("needs two processors for the positive control")
+    assert inside(count, "--cpus", "1").stdout == "1\n"
+    widen = (
+        "import os\ntry: os.sched_setaffinity(0, range(os.cpu_count())); print('wide')\n"
+        "except OSError as error: print(error.errno)"
+    )
+    assert outside(widen).stdout == "wide\n"
+    assert inside(widen, "--cpus", "1").stdout == "1\n"
 
 
 def test_inotify_instances_are_bounded_inside(inside):

@@ -215,6 +215,22 @@ def test_time_limit_holds_while_nobody_reads_the_output(start, marker):
         os.close(write_end)
 
 
+@pytest.mark.parametrize("line", ["y", "a longer line", "both streams"])
+def test_time_limit_holds_while_nobody_reads_the_terminal(start, marker, line):
+    """A terminal counts as writable with room for one byte: who then writes more waits for its reader."""
+    master, slave = os.openpty()
+    flood = f"yes {marker} & yes >&2" if line == "both streams" else f"yes {line}; : {marker}"
+    try:
+        command = ["run", "-q", "--timeout", "2s", "--output", "64M", "--", "sh", "-c", flood]
+        process = start(*command, stdout=slave, stderr=slave)
+        assert wait_until(lambda: guests_of(process.pid))
+        assert wait_until(lambda: not guests_of(process.pid), seconds=8)
+        assert os.read(master, 4096)
+    finally:
+        os.close(master)
+        os.close(slave)
+
+
 def test_supervisor_can_be_ended_while_nobody_reads_the_output(start, marker):
     process = start("run", "-q", "--timeout", "1s", "--output", "64M", "--", "sh", "-c", f"yes; : {marker}")
     assert wait_until(lambda: alive(marker))
@@ -226,7 +242,7 @@ def test_supervisor_can_be_ended_while_nobody_reads_the_output(start, marker):
 def test_refused_calls_do_not_hold_up_the_time_limit(attack, marker):
     ended = attack("refusals", options=["--timeout", "1s", "--pids", "32"])
     assert (ended.kind, ended.limit) == ("timed_out", "timeout")
-    assert ended.denied("mount")[0]["count"] > 100
+    assert ended.denied("mount")[0]["count"] > 10
 
 
 def test_stopped_guest_gives_way_to_the_next(inside):

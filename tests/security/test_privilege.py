@@ -1,5 +1,6 @@
 """A guest holds no privilege, and no way to get one back."""
 
+import json
 import os
 import platform
 import subprocess
@@ -95,16 +96,49 @@ def test_capabilities_do_not_come_back_by_exec(inside):
         assert {held[name] for name in ("CapPrm", "CapEff", "CapBnd", "CapAmb")} == {"0" * 16}
 
 
-def test_session_keyring_is_fresh_and_keys_are_out_of_reach(inside):
-    number = 250 if platform.machine() == "x86_64" else 219
+ADD_KEY, KEYCTL = (248, 250) if platform.machine() == "x86_64" else (217, 219)
+# In a session keyring of its own, so that the tests leave no key with their caller: puts a key there, finds it and
+# runs the command with it.
+WITH_A_KEY = f"""
+import ctypes, subprocess, sys
+libc = ctypes.CDLL(None, use_errno=True)
+if libc.syscall({KEYCTL}, 1, None) < 0: sys.exit(f"no keyrings: errno {{ctypes.get_errno()}}")
+libc.syscall({ADD_KEY}, b"user", b"pctx-planted", b"secret", 6, -3)
+print(libc.syscall({KEYCTL}, 10, -3, b"user", b"pctx-planted", 0) > 0, flush=True)
+sys.exit(subprocess.run(sys.argv[1:]).returncode)
+"""
+ENOKEY = 126
+
+
+def test_keys_are_out_of_reach(inside, outside):
     code = (
         "import ctypes; libc = ctypes.CDLL(None, use_errno=True)\n"
-        f"print(libc.syscall({number}, 0, -3, 0), ctypes.get_errno())\n"
-        f"print(libc.syscall({number}, 11, -3, None, 0), ctypes.get_errno())\n"
-        "print(repr(open('/proc/keys').read()))\n"
+        f"for call in ((0, -3, 0), (11, -3, None, 0)):\n"
+        f"    print(libc.syscall({KEYCTL}, *call) >= 0, ctypes.get_errno())\n"
+        "print(bool(open('/proc/keys').read()))\n"
     )
+    control = outside(["/usr/bin/python3", "-c", WITH_A_KEY, "/usr/bin/python3", "-c", code])
+    if control.stderr.startswith("no keyrings"):
+        pytest.skip(f"needs keyrings for the positive control ({control.stderr.strip()})")
+    assert control.stdout == "True\nTrue 0\nTrue 0\nTrue\n", control
     ended = inside(code)
-    assert ended.stdout == "-1 1\n-1 1\n''\n" and ended.denied("keyctl")
+    assert ended.stdout == "False 1\nFalse 1\nFalse\n" and ended.denied("keyctl")
+
+
+def test_session_keyring_of_the_caller_stays_outside_even_without_our_filter(sandbox_bin, outside, tmp_path):
+    profile = tmp_path / "all.json"
+    profile.write_text(json.dumps({"defaultAction": "SCMP_ACT_ALLOW", "syscalls": []}))
+    search = (
+        "import ctypes; libc = ctypes.CDLL(None, use_errno=True)\n"
+        f"print(libc.syscall({KEYCTL}, 10, -3, b'user', b'pctx-planted', 0) > 0, ctypes.get_errno())\n"
+    )
+    planted = ["/usr/bin/python3", "-c", WITH_A_KEY]
+    control = outside([*planted, "/usr/bin/python3", "-c", search])
+    if control.stderr.startswith("no keyrings"):
+        pytest.skip(f"needs keyrings for the positive control ({control.stderr.strip()})")
+    assert control.stdout == "True\nTrue 0\n", control
+    done = outside([*planted, sandbox_bin, "run", "--seccomp", profile, "--", "/usr/bin/python3", "-c", search])
+    assert done.stdout == f"True\nFalse {ENOKEY}\n", done
 
 
 def test_priority_of_the_caller_is_not_inherited_upwards(inside):
@@ -129,6 +163,20 @@ def test_guest_of_a_privileged_caller_has_no_priority_over_others(inside):
 def test_guest_cannot_get_user_namespaces_by_any_limit(inside):
     code = "print(open('/proc/sys/user/max_user_namespaces').read().strip())"
     assert inside(code).stdout == "0\n"
+
+
+@pytest.mark.rootless_only
+def test_caller_without_new_privileges_gets_a_box_and_is_told_what_it_costs(sandbox_bin, outside):
+    """Services with NoNewPrivileges= are such callers: newuidmap is there and gains nothing."""
+    run = [sandbox_bin, "run", "--json", "--", "true"]
+    prefix = ["setpriv", "--no-new-privs"]
+    assert outside([*prefix, "sed", "-n", "s/^NoNewPrivs:\t//p", "/proc/self/status"]).stdout == "1\n"
+    done = outside([*prefix, *run])
+    assert done.returncode == 0, done
+    layer = json.loads(done.stdout)["receipt"]["layers"]["subordinate-ids"]
+    assert not layer["on"], layer
+    if json.loads(outside(run).stdout)["receipt"]["layers"]["subordinate-ids"]["on"]:
+        assert "no_new_privs" in layer["detail"], layer
 
 
 def test_umask_of_the_caller_does_not_decide(inside):

@@ -132,6 +132,27 @@ def test_guest_cannot_have_a_listener_of_its_own(inside):
     assert lines[0] == "-1 1" and lines[1].startswith("-1") and lines[2].startswith("0")
 
 
+def test_listener_above_us_costs_the_record_of_refusals_and_nothing_else(sandbox_bin, outside, attacker):
+    """Some container runtimes listen to system calls themselves; the kernel allows one listener per process."""
+    code = "import ctypes; libc = ctypes.CDLL(None, use_errno=True); print(libc.chroot(b'/'), ctypes.get_errno())"
+    run = [sandbox_bin, "run", "--json", "--", "/usr/bin/python3", "-c", code]
+    control = json.loads(outside(run).stdout)
+    assert control["stdout"] == f"-1 {EPERM}\n" and control["receipt"]["denials_recorded"], control
+    assert [denial["syscall"] for denial in control["receipt"]["denials"]] == ["chroot"], control
+
+    listened = attacker("listened")
+    # Here a second listener is refused: the payload cannot be put below itself.
+    assert outside([listened, listened, "/bin/true"]).stderr == "seccomp: Device or resource busy\n"
+    done = outside([listened, *run])
+    assert done.returncode == 0, done
+    report = json.loads(done.stdout)
+    assert report["stdout"] == f"-1 {EPERM}\n", report
+    receipt = report["receipt"]
+    assert not receipt["denials_recorded"] and receipt["denials"] == [], receipt
+    assert receipt["layers"]["seccomp"]["on"], receipt
+    assert "refusals not recorded" in receipt["layers"]["seccomp"]["detail"], receipt
+
+
 TTY = (
     "import fcntl, os, pty, struct, termios\n"
     "master, slave = pty.openpty()\n"

@@ -36,8 +36,8 @@ def test_the_parser_takes_the_profile(name):
     text = project.text(f"packaging/apparmor/{name}")
     assert parse(text.replace("profile pctx", "profil pctx"))[0] != 0  # the control: it does not take everything
     status, complaint = parse(text)
-    if "abi/4.0" in complaint:
-        pytest.skip("needs AppArmor 4, which knows user namespaces")
+    if "abi/4.0" in complaint:  # an older parser knows no user namespaces; it can still read the rest
+        status, complaint = parse(text.replace("abi/4.0", "abi/3.0").replace("\n  userns,\n", "\n"))
     assert (status, complaint) == (0, "")
 
 

@@ -1,4 +1,5 @@
 #!/bin/busybox sh
+# shellcheck shell=dash
 # First program of the virtual machine: loads the disk's drivers, unpacks the tree under test from the
 # second disk (a plain tar file, which needs no file system driver and cannot be half mounted), and
 # hands over to the init that pctx.init= names.

@@ -1,0 +1,124 @@
+"""The Zygote: imports an Environment's packages once, then does nothing but fork Workers into boxes made for them.
+
+Started by the Broker, in a box of its own, with one JSON argument; descriptor 0 is the socket to the Broker. Nothing
+that this process says about itself is believed: the Broker looks at every Worker from outside before it lends it.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import gc
+import importlib
+import json
+import os
+import socket
+import sys
+from typing import Any, NoReturn
+
+SUPPORT = "/run/pctx"
+# Threads that survive a fork harmlessly because nobody waits for them (pyarrow's allocator frees memory in one).
+HARMLESS_THREADS = {"jemalloc_bg_thd"}
+# A library that starts a thread per CPU at import cannot be forked after it.
+NAMESPACES = 7
+ONE_THREAD = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "NUMEXPR_NUM_THREADS")
+
+
+def main() -> NoReturn:
+    config = json.loads(sys.argv[1])
+    for name in ONE_THREAD:
+        os.environ[name] = "1"
+    worker = _load_support()
+    if not config["environment"]:
+        _finish_site()
+    loaded, left = _preload(config)
+    sys.argv = [""]
+    control = socket.socket(fileno=0)
+    gc.collect()
+    gc.freeze()  # a collection in a Worker would write to every object's header, and copy its page
+    control.send(json.dumps({"ready": {"preloaded": loaded, "left": left}}).encode())
+    _fork_for_ever(control, worker)
+
+
+def _load_support() -> Any:
+    """Our own modules and the caller's cloudpickle, before anything of the Environment can take their names."""
+    sys.path.insert(0, SUPPORT)
+    importlib.import_module("cloudpickle")
+    worker = importlib.import_module("guest.worker")
+    sys.path.remove(SUPPORT)
+    return worker
+
+
+def _finish_site() -> None:
+    """Without an Environment Python starts without site: system packages stay out. What people type stays in."""
+    import site
+
+    for name in ("setquit", "setcopyright", "sethelper"):
+        getattr(site, name)()
+
+
+def _threads() -> set[str]:
+    names = set()
+    for task in os.listdir("/proc/self/task"):
+        if int(task) == os.getpid():
+            continue
+        with open(f"/proc/self/task/{task}/comm") as comm:
+            names.add(comm.read().strip())
+    return names - HARMLESS_THREADS
+
+
+def _preload(config: dict[str, Any]) -> tuple[list[str], dict[str, str]]:
+    loaded: list[str] = []
+    left: dict[str, str] = dict(config["left"])
+    for name in config["preload"]:
+        if name in left:
+            continue
+        try:
+            importlib.import_module(name)
+        except BaseException as error:
+            left[name] = f"{type(error).__name__}: {error}"[:500]
+            continue
+        if threads := _threads():
+            # They cannot be ended from here: start again without this package, which the Worker then imports itself.
+            left[name] = f"it starts threads at import: {', '.join(sorted(threads))}"[:500]
+            again = json.dumps({**config, "left": left})
+            os.execv(sys.executable, [*sys.orig_argv[:-1], again])
+        loaded.append(name)
+    return loaded, left
+
+
+def _fork_for_ever(control: socket.socket, worker: Any) -> NoReturn:
+    native = ctypes.PyDLL(f"{SUPPORT}/guest/_fork.so")
+    api = ctypes.pythonapi
+    while True:
+        order, fds, _, _ = socket.recv_fds(control, 16, 16)
+        if not order:
+            os._exit(0)
+        sock, out, err = fds[:3]
+        namespaces = (ctypes.c_int * NAMESPACES)(*fds[3 : 3 + NAMESPACES])
+        tasks = (ctypes.c_int * (len(fds) - 3 - NAMESPACES))(*fds[3 + NAMESPACES :])
+        api.PyOS_BeforeFork()
+        answer = native.pctx_fork(namespaces, NAMESPACES, tasks, len(tasks))
+        if answer == 0:
+            api.PyOS_AfterFork_Child()
+            _become_worker(worker, sock, out, err)
+        api.PyOS_AfterFork_Parent()
+        for fd in fds:
+            os.close(fd)
+        control.send(b"0" if answer > 0 else str(-answer).encode())
+
+
+def _become_worker(worker: Any, sock: int, out: int, err: int) -> NoReturn:
+    null = os.open("/dev/null", os.O_RDWR)
+    for source, target in ((null, 0), (out, 1), (err, 2), (sock, 3)):
+        os.dup2(source, target)
+    os.closerange(4, 64)
+    if (numpy_random := sys.modules.get("numpy.random")) is not None:
+        numpy_random.seed()  # the others notice the fork by themselves
+    worker.warm()
+    os.write(3, b"R")
+    worker.serve(3)
+    os._exit(0)
+
+
+if __name__ == "__main__":
+    main()

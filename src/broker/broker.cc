@@ -1,0 +1,317 @@
+#include "broker/broker.h"
+
+#include <sys/epoll.h>
+#include <sys/signalfd.h>
+#include <sys/socket.h>
+#include <sys/wait.h>
+
+#include <algorithm>
+#include <csignal>
+#include <map>
+
+#include <fmt/format.h>
+#include <nlohmann/json.hpp>
+
+#include "broker/session.h"
+
+namespace pctx {
+namespace {
+
+using Json = nlohmann::json;
+using Clock = std::chrono::steady_clock;
+
+constexpr std::size_t kFewestWaiting = 2;
+constexpr std::size_t kMostWaiting = 16;
+constexpr auto kTick = std::chrono::seconds{5};
+
+class Broker {
+ public:
+  Broker(sys::Loop& loop, Fd listener, const BrokerOptions& options)
+      : loop_(loop), listener_(std::move(listener)), options_(options) {}
+
+  Result<void> run();
+
+ private:
+  struct Entry {
+    std::unique_ptr<Pool> pool;
+    std::deque<Session*> queue;
+    std::size_t wanted = kFewestWaiting;
+    Clock::time_point last_dry{};  // somebody found no Worker waiting
+  };
+
+  void accept();
+  void read(Session& session);
+  void handle(Session& session, Request request);
+  void drop(Session& session);
+  void ask(Session& session, const PoolSpec& spec, Millis patience);
+  Result<Entry*> entry_for(const PoolSpec& spec);
+  void serve_queue(const std::string& key);
+  void hand_over(Session& session, Worker& worker);
+  void on_ended(Worker& worker);
+  void on_pool_failed(const std::string& key, const Error& error);
+  void finish(Session& session);
+  void tick();
+  std::size_t alive() const;
+  std::string status() const;
+
+  sys::Loop& loop_;
+  Fd listener_;
+  const BrokerOptions options_;
+  std::map<int, std::unique_ptr<Session>> sessions_;
+  std::map<std::string, Entry> pools_;
+  std::map<const Worker*, Session*> tenants_;
+  std::vector<std::unique_ptr<Pool>> leaving_;  // pools are not destroyed inside their own handlers
+  Clock::time_point last_used_ = Clock::now();
+  const Clock::time_point since_ = Clock::now();
+};
+
+Result<void> Broker::run() {
+  loop_.watch(listener_.get(), EPOLLIN, [this](std::uint32_t) { accept(); });
+  sigset_t ends;
+  ::sigemptyset(&ends);
+  for (const int signal : {SIGTERM, SIGINT, SIGHUP}) ::sigaddset(&ends, signal);
+  ::sigprocmask(SIG_BLOCK, &ends, nullptr);
+  ::signal(SIGPIPE, SIG_IGN);
+  const Fd signals{::signalfd(-1, &ends, SFD_CLOEXEC | SFD_NONBLOCK)};
+  loop_.watch(signals.get(), EPOLLIN, [this](std::uint32_t) { loop_.stop(); });
+  tick();
+  auto result = loop_.run();
+  pools_.clear();
+  leaving_.clear();
+  return result;
+}
+
+void Broker::accept() {
+  Fd socket{::accept4(listener_.get(), nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK)};
+  if (!socket) return;
+  ucred peer{};
+  socklen_t size = sizeof peer;
+  // The folder keeps others out already; a socket that was named by hand may lie anywhere.
+  if (::getsockopt(socket.get(), SOL_SOCKET, SO_PEERCRED, &peer, &size) != 0 || peer.uid != ::geteuid()) return;
+  auto session = std::make_unique<Session>(std::move(socket));
+  Session* raw = session.get();
+  sessions_.emplace(raw->fd(), std::move(session));
+  loop_.watch(raw->fd(), EPOLLIN, [this, raw](std::uint32_t) { read(*raw); });
+}
+
+void Broker::read(Session& session) {
+  wire::Packet packet;
+  const wire::Received received = wire::receive(session.fd(), packet);
+  if (received == wire::Received::nothing) return;
+  if (received == wire::Received::end) return drop(session);
+  last_used_ = Clock::now();
+  auto request = parse_request(packet.text);
+  if (!request) {
+    (void)session.send_error("usage", request.error());
+    return drop(session);
+  }
+  handle(session, *std::move(request));
+}
+
+void Broker::handle(Session& session, Request request) {
+  if (request.stop) return loop_.stop();
+  if (request.status) {
+    (void)session.send(status());
+    return;
+  }
+  if (request.start && session.worker != nullptr) {
+    loop_.cancel(session.patience);
+    session.started = true;
+    session.worker->start_call();
+  }
+  if (request.done && session.worker != nullptr) {
+    session.done = true;
+    session.worker->kill();
+  }
+  if (!request.lease) return;
+  if (session.phase == Session::Phase::waiting || (session.worker != nullptr && !session.done)) {
+    (void)session.send_error("usage", usage_error("this connection has a lease already"));
+    return drop(session);
+  }
+  if (session.worker != nullptr)
+    session.next = std::move(request.lease_text);  // what is owed for this one comes first
+  else
+    ask(session, *request.lease, request.queue_timeout);
+}
+
+void Broker::drop(Session& session) {
+  loop_.forget(session.fd());
+  loop_.cancel(session.patience);
+  if (session.worker != nullptr) {
+    tenants_.erase(session.worker);
+    session.worker->kill();
+  }
+  if (const auto found = pools_.find(session.pool); found != pools_.end()) std::erase(found->second.queue, &session);
+  sessions_.erase(session.fd());
+}
+
+Result<Broker::Entry*> Broker::entry_for(const PoolSpec& spec) {
+  const std::string key = spec.key();
+  if (const auto found = pools_.find(key); found != pools_.end()) return &found->second;
+  Entry entry;
+  entry.pool = PCTX_TRY(Pool::start(loop_, spec,
+                                    {.available = [this, key] { serve_queue(key); },
+                                     .ended = [this](Worker& worker) { on_ended(worker); },
+                                     .failed = [this, key](const Error& error) { on_pool_failed(key, error); }}));
+  return &pools_.emplace(key, std::move(entry)).first->second;
+}
+
+void Broker::ask(Session& session, const PoolSpec& spec, Millis patience) {
+  auto entry = entry_for(spec);
+  if (!entry) {
+    const ErrorKind kind = entry.error().kind;
+    (void)session.send_error(kind == ErrorKind::usage         ? "usage"
+                             : kind == ErrorKind::unavailable ? "unavailable"
+                                                              : "startup",
+                             entry.error());
+    return;
+  }
+  session.pool = spec.key();
+  Entry& pool = **entry;
+  if (Worker* worker = pool.pool->take(); worker != nullptr && pool.queue.empty()) return hand_over(session, *worker);
+  std::size_t queued = 0;
+  for (const auto& [key, each] : pools_) queued += each.queue.size();
+  if (queued >= options_.max_queue) {
+    (void)session.send_error("queue", unavailable(fmt::format("{} callers wait already", queued),
+                                                  "call less at once, or wait for earlier calls to end"));
+    return;
+  }
+  pool.last_dry = Clock::now();
+  pool.wanted = std::min(kMostWaiting, pool.wanted * 2);
+  if (alive() < options_.max_workers) pool.pool->want(pool.wanted);
+  session.phase = Session::Phase::waiting;
+  pool.queue.push_back(&session);
+  if (pool.queue.size() > 1)
+    (void)session.send(Json{{"queued", {{"ahead", pool.queue.size() - 1}}}}.dump());
+  session.patience = loop_.after(patience, [this, &session] {
+    session.patience = 0;
+    session.phase = Session::Phase::idle;
+    if (const auto found = pools_.find(session.pool); found != pools_.end()) std::erase(found->second.queue, &session);
+    (void)session.send_error("queue", unavailable("no Worker became free in time",
+                                                  "raise queue_timeout_sec, or call less at once"));
+  });
+}
+
+void Broker::serve_queue(const std::string& key) {
+  const auto found = pools_.find(key);
+  if (found == pools_.end()) return;
+  Entry& entry = found->second;
+  while (!entry.queue.empty()) {
+    Worker* worker = entry.pool->take();
+    if (worker == nullptr) return;
+    Session& session = *entry.queue.front();
+    entry.queue.pop_front();
+    hand_over(session, *worker);
+  }
+}
+
+void Broker::hand_over(Session& session, Worker& worker) {
+  loop_.cancel(session.patience);
+  session.phase = Session::Phase::leased;
+  session.worker = &worker;
+  session.started = session.done = false;
+  tenants_[&worker] = &session;
+  const Worker::Lease lease = worker.lease();
+  const bool sent = session.send(R"({"leased": {}})", {lease.socket, lease.out, lease.err});
+  worker.handed_over();
+  if (!sent) return worker.kill();
+  session.patience = loop_.after(options_.unused_lease, [&session] {
+    session.patience = 0;
+    if (session.worker != nullptr) session.worker->kill();
+  });
+  // The next one is made while this one works.
+  if (const auto found = pools_.find(session.pool); found != pools_.end() && alive() < options_.max_workers)
+    found->second.pool->want(found->second.wanted);
+}
+
+void Broker::on_ended(Worker& worker) {
+  const auto found = tenants_.find(&worker);
+  if (found == tenants_.end()) return;
+  Session& session = *found->second;
+  tenants_.erase(found);
+  if (session.started) {
+    Json report = Json::parse(report_json(worker.ending(), false));
+    (void)session.send(Json{{"ended", std::move(report)}}.dump());
+  }
+  finish(session);
+}
+
+void Broker::finish(Session& session) {
+  loop_.cancel(session.patience);
+  session.worker = nullptr;
+  session.phase = Session::Phase::idle;
+  if (session.next.empty()) return;
+  const std::string text = fmt::format(R"({{"lease": {}}})", std::exchange(session.next, {}));
+  if (auto request = parse_request(text); request && request->lease)
+    ask(session, *request->lease, request->queue_timeout);
+}
+
+void Broker::on_pool_failed(const std::string& key, const Error& error) {
+  const auto found = pools_.find(key);
+  if (found == pools_.end()) return;
+  for (Session* session : found->second.queue) {
+    loop_.cancel(session->patience);
+    session->phase = Session::Phase::idle;
+    (void)session->send_error("startup", error);
+  }
+  found->second.queue.clear();
+  // The next caller starts afresh. Workers that run go on until this one is let go.
+  leaving_.push_back(std::move(found->second.pool));
+  pools_.erase(found);
+}
+
+std::size_t Broker::alive() const {
+  std::size_t count = 0;
+  for (const auto& [key, entry] : pools_) count += entry.pool->size();
+  return count;
+}
+
+void Broker::tick() {
+  const auto now = Clock::now();
+  std::erase_if(leaving_, [](const auto& pool) { return pool->idle(); });
+  for (auto entry = pools_.begin(); entry != pools_.end();) {
+    Entry& each = entry->second;
+    if (each.pool->idle() && each.queue.empty() && now - each.pool->last_used() > options_.idle_pool) {
+      entry = pools_.erase(entry);
+      continue;
+    }
+    if (each.wanted > kFewestWaiting && now - each.last_dry > kTick) {
+      each.wanted = std::max(kFewestWaiting, each.wanted / 2);
+      each.pool->want(each.wanted);
+    }
+    ++entry;
+  }
+  if (sessions_.empty() && now - last_used_ > options_.idle_exit) return loop_.stop();
+  (void)loop_.after(kTick, [this] { tick(); });
+}
+
+std::string Broker::status() const {
+  Json json{{"pid", ::getpid()},
+            {"sessions", sessions_.size()},
+            {"seconds", std::chrono::duration_cast<std::chrono::seconds>(Clock::now() - since_).count()},
+            {"pools", Json::array()}};
+  for (const auto& [key, entry] : pools_) {
+    const PoolFigures figures = entry.pool->figures();
+    const Json spec = Json::parse(key);
+    json["pools"].push_back({{"python", spec["python"]},
+                             {"environment", spec["environment"]},
+                             {"preloaded", figures.preloaded},
+                             {"left_to_workers", figures.left},
+                             {"waiting", figures.waiting},
+                             {"making", figures.making},
+                             {"busy", figures.busy},
+                             {"queued", entry.queue.size()},
+                             {"forked", figures.forked},
+                             {"calls", figures.calls}});
+  }
+  return json.dump(-1, ' ', false, Json::error_handler_t::replace);
+}
+
+}  // namespace
+
+Result<void> serve(Fd listener, const BrokerOptions& options) {
+  sys::Loop loop = PCTX_TRY(sys::Loop::make());
+  return Broker{loop, std::move(listener), options}.run();
+}
+
+}  // namespace pctx

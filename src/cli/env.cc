@@ -1,0 +1,247 @@
+#include <fcntl.h>
+#include <unistd.h>
+
+#include <chrono>
+#include <cstdio>
+#include <ctime>
+
+#include <fmt/format.h>
+#include <nlohmann/json.hpp>
+
+#include "cli/environment.h"
+#include "cli/verbs.h"
+#include "env/build.h"
+#include "env/key.h"
+#include "env/store.h"
+#include "sys/files.h"
+
+namespace pctx::cli {
+namespace {
+
+using Json = nlohmann::ordered_json;
+
+struct EnvArguments {
+  env::Request request;
+  std::string timeout = "600s", max_size, older_than, key;
+  bool json = false, verify = false, all = false, dry_run = false;
+};
+
+std::string dumped(const Json& json) { return json.dump(2, ' ', false, Json::error_handler_t::replace); }
+
+Json to_json(const env::Record& record, const std::string& path) {
+  Json json = Json::parse(env::record_to_json(record), nullptr, false);
+  Json result{{"key", record.key}, {"path", path}};
+  result.update(json);
+  result.erase("format");
+  return result;
+}
+
+Result<int> build(EnvArguments& arguments) {
+  env::Request& request = arguments.request;
+  request.timeout = PCTX_TRY(parse_duration(arguments.timeout));
+  if (request.timeout.count() <= 0) return usage_error("--timeout: a build needs more than no time");
+  if (request.requirements.empty()) {
+    if (arguments.json) fmt::print("null\n");  // what needs no package needs no Environment
+    if (!arguments.json) fmt::print(stderr, "pctx-sandbox: nothing to build: no requirement is given\n");
+    return 0;
+  }
+  if (request.source) warn_about_source();
+  const env::Ensured ensured = PCTX_TRY(env::ensure(request, show_progress()));
+  if (!ensured.environment) {
+    explain_failure(ensured, request.requirements);
+    return 1;
+  }
+  const env::Environment& environment = *ensured.environment;
+  if (!arguments.json) {
+    fmt::print("{}\n", environment.path);
+    return 0;
+  }
+  const Json record = to_json(environment.record, environment.path);
+  const Json result{{"key", environment.record.key},
+                    {"path", environment.path},
+                    {"python", environment.record.python.executable},
+                    {"site_packages", environment.site_packages()},
+                    {"modules", record["modules"]},
+                    {"packages", record["packages"]},
+                    {"built", ensured.built}};
+  fmt::print("{}\n", dumped(result));
+  return 0;
+}
+
+std::string when(std::int64_t seconds) {
+  const std::time_t time = seconds;
+  std::tm parts{};
+  if (seconds == 0 || ::gmtime_r(&time, &parts) == nullptr) return "never";
+  return fmt::format("{:04}-{:02}-{:02}T{:02}:{:02}:{:02}Z", parts.tm_year + 1900, parts.tm_mon + 1, parts.tm_mday,
+                     parts.tm_hour, parts.tm_min, parts.tm_sec);
+}
+
+Json to_json(const env::StoredEnvironment& entry, const env::Store& store) {
+  return {{"key", entry.record.key},
+          {"path", store.environment_path(entry.record.key)},
+          {"requested", entry.record.requested},
+          {"python", entry.record.python.version},
+          {"bytes", entry.record.size.bytes},
+          {"built", entry.record.built},
+          {"last_use", when(entry.last_use)},
+          {"damaged", entry.damaged}};
+}
+
+Result<int> list(const EnvArguments& arguments) {
+  const env::Store store = PCTX_TRY(env::Store::open());
+  const auto stored = PCTX_TRY(store.list());
+  if (arguments.json) {
+    Json all = Json::array();
+    for (const env::StoredEnvironment& entry : stored) all.push_back(to_json(entry, store));
+    fmt::print("{}\n", dumped(all));
+    return 0;
+  }
+  std::uint64_t bytes = 0;
+  for (const env::StoredEnvironment& entry : stored) {
+    bytes += entry.record.size.bytes;
+    fmt::print("{}  {:>9}  {:<20}  {:<8} {}{}\n", entry.record.key.substr(0, 12), format_size(entry.record.size.bytes),
+               when(entry.last_use), entry.record.python.version, fmt::join(entry.record.requested, " "),
+               entry.damaged ? "  (damaged)" : "");
+  }
+  fmt::print(stderr, "{} Environments, {} in {}\n", stored.size(), format_size(bytes), store.folder());
+  return 0;
+}
+
+Result<env::StoredEnvironment> find_by_prefix(const env::Store& store, const std::string& prefix) {
+  std::vector<env::StoredEnvironment> matching = PCTX_TRY(store.list());
+  std::erase_if(matching, [&](const auto& entry) { return !entry.record.key.starts_with(prefix); });
+  if (matching.empty() || prefix.empty())
+    return usage_error("no Environment has a key that starts so", "see 'pctx-sandbox env list'");
+  if (matching.size() > 1) return usage_error("more than one Environment has a key that starts so", "give more of it");
+  return matching[0];
+}
+
+Result<int> show(const EnvArguments& arguments) {
+  const env::Store store = PCTX_TRY(env::Store::open());
+  const env::StoredEnvironment entry = PCTX_TRY(find_by_prefix(store, arguments.key));
+  const std::string path = store.environment_path(entry.record.key);
+  std::vector<std::string> differences;
+  if (arguments.verify) {
+    const Fd top = PCTX_TRY(sys::open_at(AT_FDCWD, path, O_RDONLY | O_DIRECTORY | O_NOFOLLOW));
+    differences =
+        PCTX_TRY(env::compare_with_manifest(top.get(), env::read_below(top.get(), env::kManifestName, 512_MiB)));
+  }
+  const bool damaged = entry.damaged || !differences.empty();
+  if (arguments.json) {
+    Json json = to_json(entry.record, path);
+    json["last_use"] = when(entry.last_use);
+    json["damaged"] = damaged;
+    if (arguments.verify) json["differences"] = differences;
+    fmt::print("{}\n", dumped(json));
+    return damaged ? 1 : 0;
+  }
+  const env::Record& record = entry.record;
+  fmt::print(
+      "{}\n  requested  {}\n  python     {} {}\n  built      {}, with the network of the {}{}\n  last use   {}\n", path,
+      fmt::join(record.requested, " "), record.python.version, record.python.executable, record.built, record.network,
+      record.source ? ", code of packages ran" : "", when(entry.last_use));
+  fmt::print("  size       {} in {} files\n  packages\n", format_size(record.size.bytes), record.size.files);
+  for (const env::Package& package : record.packages)
+    fmt::print("    {} {}  sha256:{}\n", package.name, package.version,
+               package.sha256.empty() ? "unknown" : package.sha256);
+  for (const std::string& difference : differences) fmt::print("  damaged: {}\n", difference);
+  if (damaged && differences.empty()) fmt::print("  damaged: a folder is not as it was published\n");
+  if (arguments.verify && !damaged) fmt::print("  verified: every file is as it was published\n");
+  return damaged ? 1 : 0;
+}
+
+// As everywhere, and days.
+Result<Millis> parse_age(const std::string& text) {
+  if (!text.ends_with('d')) return parse_duration(text);
+  const Millis days = PCTX_TRY(parse_duration(text.substr(0, text.size() - 1) + "h"));
+  return days * 24;
+}
+
+Result<int> prune(const EnvArguments& arguments) {
+  env::PruneLimits limits;
+  limits.all = arguments.all;
+  limits.dry_run = arguments.dry_run;
+  if (!arguments.max_size.empty()) limits.max_size = PCTX_TRY(parse_size(arguments.max_size));
+  if (!arguments.older_than.empty()) limits.older_than = PCTX_TRY(parse_age(arguments.older_than));
+  const env::Store store = PCTX_TRY(env::Store::open());
+  const env::Pruned pruned = PCTX_TRY(store.prune(limits));
+  if (arguments.json) {
+    Json removed = Json::array();
+    for (const env::StoredEnvironment& entry : pruned.removed) removed.push_back(to_json(entry, store));
+    fmt::print("{}\n", dumped({{"removed", removed},
+                               {"in_use", pruned.in_use},
+                               {"bytes", pruned.bytes},
+                               {"bytes_left", pruned.bytes_left},
+                               {"dry_run", limits.dry_run}}));
+    return 0;
+  }
+  for (const env::StoredEnvironment& entry : pruned.removed)
+    fmt::print("{}  {:>9}  {}\n", entry.record.key.substr(0, 12), format_size(entry.record.size.bytes),
+               fmt::join(entry.record.requested, " "));
+  for (const std::string& key : pruned.in_use)
+    fmt::print(stderr, "pctx-sandbox: {} is in use and stays\n", key.substr(0, 12));
+  fmt::print(stderr, "{} Environments {}, {}; {} are left\n", pruned.removed.size(),
+             limits.dry_run ? "would go" : "removed", format_size(pruned.bytes), format_size(pruned.bytes_left));
+  return 0;
+}
+
+}  // namespace
+
+void add_env(CLI::App& app, const Words& words, int& status) {
+  CLI::App* verb = app.add_subcommand("env", "Build, list, show and remove Environments");
+  verb->footer(
+      "An Environment is a read-only set of Python packages, built once in a box of its own and found\n"
+      "by what was asked for. Examples:\n"
+      "  pctx-sandbox env build pandas 'numpy>=2'\n"
+      "  pctx-sandbox env list\n"
+      "  pctx-sandbox env prune --max-size 2G --older-than 30d");
+  if (!words.wants("env")) return;
+  verb->require_subcommand(1);
+  auto arguments = std::make_shared<EnvArguments>();
+  const auto answer = [&status](const Result<int>& result) { status = result ? *result : complain(result.error()); };
+
+  CLI::App* building = verb->add_subcommand("build", "Find the Environment for these requirements, or build it");
+  building->add_option("requirements", arguments->request.requirements, "PEP 508 requirements, also behind --")
+      ->type_name("REQ");
+  building->add_option("--python", arguments->request.python, "The interpreter (default: the system's python3)")
+      ->type_name("FILE");
+  building->add_flag("--no-cache", arguments->request.fresh, "Build it anew even if it is there");
+  building->add_flag("--allow-source", arguments->request.source,
+                     "Also build source distributions: their code then runs with the host's network");
+  building->add_option("--timeout", arguments->timeout, "Wall-clock time of the build (default 600s)")
+      ->type_name("TIME");
+  building->add_flag("--json", arguments->json, "Print one JSON object: key, path, modules, packages");
+  building->footer(
+      "Prints the path. Exit status: 0; 1 if the packages cannot be had, with the resolver's own words\n"
+      "on stderr; 125 if we failed. Wheels only; indexes are the host's (UV_*, PIP_*, pip.conf).");
+  building->callback([arguments, answer, &words] {
+    enter_delegated_scope(words.all);
+    auto& all = arguments->request.requirements;
+    all.insert(all.end(), words.command.begin(), words.command.end());
+    answer(build(*arguments));
+  });
+
+  CLI::App* listing = verb->add_subcommand("list", "List Environments: key, size, last use, Python, requirements");
+  listing->add_flag("--json", arguments->json, "Print a JSON array");
+  listing->callback([arguments, answer] { answer(list(*arguments)); });
+
+  CLI::App* showing = verb->add_subcommand("show", "Show what one Environment holds");
+  showing->add_option("key", arguments->key, "Its key, or how it starts")->required()->type_name("KEY");
+  showing->add_flag("--verify", arguments->verify, "Compare every file with what was published");
+  showing->add_flag("--json", arguments->json, "Print one JSON object");
+  showing->footer("Exit status 1 if it is damaged: it is then built anew when it is next needed.");
+  showing->callback([arguments, answer] { answer(show(*arguments)); });
+
+  CLI::App* pruning = verb->add_subcommand("prune", "Remove Environments, and what killed builds have left");
+  pruning->add_option("--max-size", arguments->max_size, "Of all together; the longest unused go first")
+      ->type_name("SIZE");
+  pruning->add_option("--older-than", arguments->older_than, "Those not used for so long, for example 30d")
+      ->type_name("TIME");
+  pruning->add_flag("--all", arguments->all, "All that are not in use");
+  pruning->add_flag("--dry-run", arguments->dry_run, "Only say what would go");
+  pruning->add_flag("--json", arguments->json, "Print one JSON object");
+  pruning->footer("Without a limit only damaged ones go. What is in use stays.");
+  pruning->callback([arguments, answer] { answer(prune(*arguments)); });
+}
+
+}  // namespace pctx::cli

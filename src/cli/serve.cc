@@ -1,0 +1,201 @@
+// The verbs around the Broker: serve, status, stop, restart.
+#include <fcntl.h>
+#include <sys/prctl.h>
+#include <sys/socket.h>
+#include <sys/stat.h>
+#include <sys/wait.h>
+
+#include <csignal>
+#include <cstdio>
+#include <ctime>
+
+#include <fmt/format.h>
+#include <nlohmann/json.hpp>
+#include <poll.h>
+
+#include "box/cgroup.h"
+#include "broker/address.h"
+#include "broker/broker.h"
+#include "cli/verbs.h"
+#include "sys/kernel_abi.h"
+#include "wire/packet.h"
+
+namespace pctx::cli {
+namespace {
+
+using Json = nlohmann::json;
+
+constexpr int kAnswerMillis = 5000;
+
+// Outlives the Broker, however that one ends: cgroups are the one thing of its Workers that stays.
+void start_sweeper() {
+  int lifeline[2];
+  if (::pipe2(lifeline, O_CLOEXEC) != 0) return;
+  const pid_t pid = ::fork();
+  if (pid != 0) {
+    ::close(lifeline[0]);  // the other end is the Broker's, until its end
+    return;
+  }
+  ::close(lifeline[1]);
+  ::setsid();
+  (void)::prctl(PR_SET_NAME, "pctx-sweeper");
+  for (const int signal : {SIGTERM, SIGINT, SIGHUP}) ::signal(signal, SIG_IGN);
+  for (int fd = 0; fd < 1024; ++fd)
+    if (fd != lifeline[0]) ::close(fd);
+  char byte;
+  while (::read(lifeline[0], &byte, 1) < 0 && errno == EINTR) {
+  }
+  // The boxes need a moment to die.
+  for (int i = 0; i < 20; ++i) {
+    sweep_cgroups(probe_host().cgroup);
+    const timespec pause{0, 50'000'000};
+    ::nanosleep(&pause, nullptr);
+  }
+  ::_exit(0);
+}
+
+int serve_here(Bound bound, const BrokerOptions& options) {
+  start_sweeper();
+  (void)::prctl(PR_SET_NAME, "pctx-broker");
+  (void)!::chdir("/");
+  if (auto served = serve(std::move(bound.listener), options); !served) return complain(served.error());
+  return 0;
+}
+
+// Returns 0 once the socket takes connections; the Broker lives on in a session of its own.
+int serve_behind(const BrokerAddress& address, const BrokerOptions& options) {
+  int told[2];
+  if (::pipe2(told, O_CLOEXEC) != 0) return complain(os_error("cannot make a pipe"));
+  const pid_t pid = ::fork();
+  if (pid < 0) return complain(os_error("cannot start the Broker"));
+  if (pid == 0) {
+    ::setsid();
+    auto bound = bind_broker(address);
+    if (!bound) {
+      (void)complain(bound.error());
+      ::_exit(kFailed);
+    }
+    const int null = ::open("/dev/null", O_RDWR);
+    for (const int fd : {0, 1, 2}) (void)::dup2(null, fd);
+    // Nothing of whoever happened to call first stays open here.
+    const int keep[3] = {told[1], *bound ? (*bound)->lock.get() : -1, *bound ? (*bound)->listener.get() : -1};
+    for (int fd = 3; fd < 1024; ++fd)
+      if (fd != keep[0] && fd != keep[1] && fd != keep[2]) ::close(fd);
+    (void)!::write(told[1], "1", 1);
+    ::close(told[1]);
+    ::_exit(*bound ? serve_here(std::move(**bound), options) : 0);
+  }
+  ::close(told[1]);
+  char byte = 0;
+  const bool ready = ::read(told[0], &byte, 1) == 1;
+  ::close(told[0]);
+  if (ready) return 0;
+  int status = 0;
+  (void)::waitpid(pid, &status, 0);
+  return WIFEXITED(status) && WEXITSTATUS(status) != 0 ? WEXITSTATUS(status) : kFailed;
+}
+
+Result<Json> ask(const Fd& broker, const std::string& text) {
+  if (!wire::send(broker.get(), text)) return os_error("the Broker does not listen");
+  pollfd answer{broker.get(), POLLIN, 0};
+  if (::poll(&answer, 1, kAnswerMillis) <= 0)
+    return unavailable("the Broker does not answer", "end it with 'pctx-sandbox restart'");
+  wire::Packet packet;
+  if (wire::receive(broker.get(), packet) != wire::Received::packet) return Json{};
+  return Json::parse(packet.text, nullptr, false);
+}
+
+int show_status(bool as_json) {
+  const auto address = broker_address(PCTX_VERSION);
+  if (!address) return complain(address.error());
+  const auto broker = connect_broker(*address);
+  if (!broker) {
+    if (as_json)
+      fmt::print("{}\n", Json{{"running", false}}.dump());
+    else
+      fmt::print("no Broker runs; the next call starts one\n");
+    return 1;
+  }
+  auto answer = ask(*broker, R"({"status": {}})");
+  if (!answer) return complain(answer.error());
+  Json& json = *answer;
+  if (as_json) {
+    json["running"] = true;
+    fmt::print("{}\n", json.dump(2));
+    return 0;
+  }
+  fmt::print("Broker {}: pid {}, for {} s, {} connections\n", PCTX_VERSION, json.value("pid", 0),
+             json.value("seconds", 0), json.value("sessions", 0));
+  for (const Json& pool : json["pools"]) {
+    const std::string environment = pool.value("environment", "");
+    fmt::print("  {} {}: {} waiting, {} being made, {} busy, {} queued; {} calls\n", pool.value("python", ""),
+               environment.empty() ? "without packages" : environment, pool.value("waiting", 0),
+               pool.value("making", 0), pool.value("busy", 0), pool.value("queued", 0), pool.value("calls", 0));
+    for (const auto& [module, why] : pool["left_to_workers"].items())
+      fmt::print("    {} is imported by each Worker: {}\n", module, why.is_string() ? why.get<std::string>() : "");
+  }
+  return 0;
+}
+
+// Waits until it is gone: whoever starts the next one must not find this one's lock.
+int stop_broker(bool quiet) {
+  const auto address = broker_address(PCTX_VERSION);
+  if (!address) return complain(address.error());
+  const auto broker = connect_broker(*address);
+  if (!broker) {
+    if (!quiet) fmt::print("no Broker runs\n");
+    return 0;
+  }
+  ucred peer{};
+  socklen_t size = sizeof peer;
+  (void)::getsockopt(broker->get(), SOL_SOCKET, SO_PEERCRED, &peer, &size);
+  const Fd pidfd{static_cast<int>(::syscall(SYS_pidfd_open, peer.pid, 0))};
+  (void)wire::send(broker->get(), R"({"stop": {}})");
+  pollfd gone{pidfd.get(), POLLIN, 0};
+  if (pidfd && ::poll(&gone, 1, kAnswerMillis) == 0) {
+    (void)abi::pidfd_send_signal(pidfd.get(), SIGKILL);
+    (void)::poll(&gone, 1, kAnswerMillis);
+  }
+  if (!quiet) fmt::print("stopped\n");
+  return 0;
+}
+
+int start_broker(const Words& words, const BrokerOptions& options, bool foreground) {
+  enter_delegated_scope(words.all);
+  const auto address = broker_address(PCTX_VERSION);
+  if (!address) return complain(address.error());
+  if (!foreground) return serve_behind(*address, options);
+  auto bound = bind_broker(*address);
+  if (!bound) return complain(bound.error());
+  if (!*bound) return complain(unavailable("a Broker runs already", "stop it with 'pctx-sandbox stop'"));
+  return serve_here(std::move(**bound), options);
+}
+
+}  // namespace
+
+void add_serve(CLI::App& app, const Words& words, int& status) {
+  struct Options {
+    bool foreground = false, json = false;
+    long idle = 600;
+  };
+  const auto options = std::make_shared<Options>();
+  CLI::App* serve = app.add_subcommand("serve", "Start the Broker, which keeps Workers ready for @sandbox");
+  serve->add_flag("--foreground", options->foreground, "Stay in this terminal until stopped");
+  serve->add_option("--idle", options->idle, "Leave after this many seconds without a call")->capture_default_str();
+  const auto broker_options = [options] {
+    BrokerOptions chosen;
+    chosen.idle_exit = std::chrono::seconds{options->idle};
+    return chosen;
+  };
+  serve->callback([&, options, broker_options] { status = start_broker(words, broker_options(), options->foreground); });
+  CLI::App* show = app.add_subcommand("status", "Show the Broker, its pools and Workers");
+  show->add_flag("--json", options->json, "As JSON");
+  show->callback([&, options] { status = show_status(options->json); });
+  app.add_subcommand("stop", "Stop the Broker and everything it runs")->callback([&] { status = stop_broker(false); });
+  app.add_subcommand("restart", "Stop the Broker and start a new one")->callback([&, broker_options] {
+    status = stop_broker(true);
+    if (status == 0) status = start_broker({.all = {"serve"}}, broker_options(), false);
+  });
+}
+
+}  // namespace pctx::cli

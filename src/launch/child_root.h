@@ -1,0 +1,33 @@
+// The box's root, between clone and exec: see child_plan.h for the rules of that place.
+#pragma once
+
+#include "launch/child_plan.h"
+
+namespace pctx {
+
+// Takes hold of everything that will be lent, while we still have the caller's own uid: a folder below a closed home is
+// reached as the caller reaches it.
+void clone_binds(ChildPlan& plan) noexcept;
+
+// A new root, attached and entered. The old one is then hidden, not yet gone: close_box detaches it.
+int enter_root(const ChildPlan& plan) noexcept;
+// One step of the plan. Masks are left to close_box.
+void apply(const ChildPlan& plan, ChildOp& op, int root, int& proc, std::size_t at) noexcept;
+// The program that pid 1 becomes, as a descriptor.
+int place_init(const ChildPlan& plan, int root) noexcept;
+
+// No path leads back to the old root, and the new one can no longer be written.
+void detach_old_root(const ChildPlan& plan, int root) noexcept;
+void seal_root(const ChildPlan& plan, int root) noexcept;
+void apply_masks(const ChildPlan& plan, int root) noexcept;
+
+// A /proc for our pid namespace, with the plan's kernel settings. `first_pid`: of the next process in it, 0 for any.
+int make_proc(const ChildPlan& plan, const ChildOp& op, int root, std::size_t at, int first_pid = 0,
+              bool settings = true) noexcept;
+
+// Building stones for boxes that are cut from a template.
+int new_filesystem(const char* type, const char* const* options, std::uint64_t attributes) noexcept;
+bool write_file(int dir, const char* path, const void* text, std::size_t size, unsigned mode, int flags,
+                std::uint64_t extend_to = 0) noexcept;
+
+}  // namespace pctx

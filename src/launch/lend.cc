@@ -1,0 +1,56 @@
+#include "launch/lend.h"
+
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <array>
+#include <climits>
+#include <cstdlib>
+
+#include <fmt/format.h>
+
+#include "launch/probe.h"
+#include "plan/oci_profile.h"
+#include "sys/files.h"
+
+namespace pctx {
+
+Result<LentPath> look_at(const char* option, const std::string& path) {
+  std::array<char, PATH_MAX> resolved;
+  struct stat status {};
+  if (::realpath(path.c_str(), resolved.data()) == nullptr || ::stat(resolved.data(), &status) != 0) {
+    Error error = os_error(fmt::format("{}: {}", option, path));
+    error.kind = ErrorKind::usage;
+    return error;
+  }
+  LentPath lent{resolved.data(),        S_ISDIR(status.st_mode), status.st_uid, status.st_gid,
+                status.st_mode & 07777, status.st_ino,           status.st_dev};
+  if (!lent.directory && !S_ISREG(status.st_mode))
+    return usage_error(fmt::format("{}: {} is neither a file nor a folder", option, path),
+                       "sockets and devices are never lent: a read-only mount does not stop connect() or ioctl()");
+  for (const char* refused : {"/", "/proc", "/sys", "/dev", "/run", "/var/run"})
+    if (lent.path == refused)
+      return usage_error(fmt::format("{}: {} is never lent as a whole", option, lent.path),
+                         "lend the files or folders that the guest needs");
+  return lent;
+}
+
+Result<Plan> compile_here(Policy& policy, CompileInputs inputs) {
+  PCTX_TRY(validate(policy));
+  inputs.instance = static_cast<std::uint32_t>(::getpid());
+  if (policy.mnt) {
+    inputs.mnt = PCTX_TRY(look_at("--mnt", *policy.mnt));
+    if (!inputs.mnt->directory) return usage_error(fmt::format("--mnt: {} is not a folder", *policy.mnt));
+    policy.mnt = inputs.mnt->path;
+  }
+  for (const Bind& bind : policy.binds)
+    inputs.binds.push_back(PCTX_TRY(look_at(bind.writable ? "--rw" : "--ro", bind.source)));
+  if (policy.seccomp) inputs.seccomp_profile = PCTX_TRY(sys::read_file(*policy.seccomp, kMaxProfileBytes));
+  // A pool has no listener of its own: see Pool::start.
+  inputs.no_listener = inputs.pool || listener_is_taken();
+  const HostFeatures host = probe_host();
+  if (policy.allow_degraded.any()) inputs.missing = probe_missing(policy.allow_degraded, host);
+  return compile(policy, host, inputs);
+}
+
+}  // namespace pctx

@@ -1,0 +1,18 @@
+// From a Policy to a Plan for this host: looks at what the policy lends, probes the host, compiles. The one place that
+// looks at the host before a box, for everyone who starts one.
+#pragma once
+
+#include <string>
+
+#include "base/result.h"
+#include "plan/plan.h"
+
+namespace pctx {
+
+// What a path is, links resolved. `option` names it in messages. Sockets, devices and whole system folders are refused.
+Result<LentPath> look_at(const char* option, const std::string& path);
+
+// Fills in what `inputs` must know about lent paths, resolves the policy's own, and compiles.
+Result<Plan> compile_here(Policy& policy, CompileInputs inputs);
+
+}  // namespace pctx

@@ -1,0 +1,359 @@
+#include "pool/pool.h"
+
+#include <fcntl.h>
+#include <sys/epoll.h>
+#include <sys/socket.h>
+#include <sys/wait.h>
+
+#include <algorithm>
+#include <charconv>
+#include <csignal>
+
+#include <fmt/format.h>
+#include <nlohmann/json.hpp>
+
+#include "launch/lend.h"
+#include "pool/inspect.h"
+#include "sys/files.h"
+#include "sys/kernel_abi.h"
+
+namespace pctx {
+namespace {
+
+using Json = nlohmann::json;
+
+constexpr std::uint64_t kForksOfOneZygote = 10'000;
+constexpr auto kAgeOfOneZygote = std::chrono::hours{1};
+constexpr unsigned kFailuresInARow = 3;
+constexpr auto kImportPatience = std::chrono::seconds{120};
+constexpr const char* kSupport = "/run/pctx";
+
+std::string name_of(const std::string& path) { return path.substr(path.rfind('/') + 1); }
+
+// Our own package and the caller's cloudpickle, the Environment, and an interpreter that lives outside /usr.
+void lend_support(const PoolSpec& spec, Policy& policy) {
+  for (const std::string& path : spec.support) {
+    // Of our package only the part that runs inside.
+    const bool ours = name_of(path) == "pctx_sandbox";
+    policy.binds.push_back({ours ? path + "/guest" : path,
+                            fmt::format("{}/{}", kSupport, ours ? "guest" : name_of(path)), false});
+  }
+  if (!spec.environment.empty()) policy.binds.push_back({spec.environment, spec.environment, false});
+  const std::size_t bin = spec.python.rfind("/bin/");
+  if (!spec.python.starts_with("/usr/") && bin != std::string::npos && bin > 0)
+    policy.binds.push_back({spec.python.substr(0, bin), spec.python.substr(0, bin), false});
+}
+
+Command zygote_command(const PoolSpec& spec) {
+  const Json config{{"environment", spec.environment},
+                    {"preload", spec.preload},
+                    {"left", Json::object()}};
+  std::vector<std::string> argv{spec.environment.empty() ? spec.python : spec.environment + "/bin/python", "-I"};
+  if (spec.environment.empty()) argv.push_back("-S");
+  argv.push_back(fmt::format("{}/guest/zygote.py", kSupport));
+  argv.push_back(config.dump());
+  return {argv};
+}
+
+// The last lines that a dead Zygote printed. They are for people: cut, and made harmless by whoever shows them.
+std::string last_words(int pipe) {
+  std::string text(65536, '\0');
+  const ssize_t got = ::read(pipe, text.data(), text.size());
+  text.resize(got > 0 ? static_cast<std::size_t>(got) : 0);
+  constexpr std::size_t kEnough = 600;
+  if (text.size() > kEnough) text.erase(0, text.size() - kEnough);
+  return text.empty() ? "it said nothing" : text;
+}
+
+}  // namespace
+
+std::string PoolSpec::key() const {
+  Json json{{"python", python}, {"environment", environment}, {"preload", preload}, {"support", support}};
+  json["policy"] = policy_to_json(policy);
+  return json.dump();
+}
+
+Result<std::unique_ptr<Pool>> Pool::start(sys::Loop& loop, const PoolSpec& spec, Listener listener) {
+  Policy policy = spec.policy;
+  if (policy.network != Network::none)
+    return usage_error("a Worker has no network of the host's", "leave 'network' out of the policy");
+  lend_support(spec, policy);
+  CompileInputs inputs;
+  inputs.pool = true;
+  Plan plan = PCTX_TRY(compile_here(policy, std::move(inputs)));
+  std::unique_ptr<Pool> pool{new Pool(loop, std::move(plan), std::move(listener))};
+  pool->maker_ = PCTX_TRY(start_maker(pool->plan_, zygote_command(spec)));
+  Pool* self = pool.get();
+  loop.watch(self->maker_.control.get(), EPOLLIN, [self](std::uint32_t) { self->on_maker(); });
+  self->patience_ = loop.after(kImportPatience, [self] {
+    self->fail(unavailable("the Zygote was not ready in time", "import less, or look for what hangs at import"));
+  });
+  return pool;
+}
+
+Pool::~Pool() {
+  loop_.cancel(sweep_);
+  loop_.cancel(retry_);
+  loop_.cancel(patience_);
+  workers_.clear();
+  end_zygote();
+  loop_.forget(maker_.control.get());
+  if (maker_.pidfd) {
+    // Everything in the pool lives below the maker's pid namespace.
+    (void)abi::pidfd_send_signal(maker_.pidfd.get(), SIGKILL);
+    (void)::waitpid(maker_.pid, nullptr, __WALL);
+  }
+}
+
+void Pool::fail(Error error) {
+  if (std::exchange(failed_, true)) return;
+  listener_.failed(error);
+}
+
+void Pool::on_maker() {
+  StatusFrame frame{};
+  FrameFds fds;
+  const FrameRead read = read_frame(maker_.control.get(), frame, fds);
+  if (read == FrameRead::nothing) return;
+  if (read == FrameRead::end) {
+    loop_.forget(maker_.control.get());
+    return fail(unavailable("the maker of this pool's boxes has ended", "try again; see 'pctx-sandbox doctor'"));
+  }
+  const auto worker = [&]() -> Worker* {
+    for (const auto& entry : workers_)
+      if (entry->tag() == frame.index) return entry.get();
+    return nullptr;
+  };
+  switch (frame.kind) {
+    case Message::failure:
+      return fail(describe_failure(frame, plan_, {}));
+    case Message::ready:
+      template_stands_ = true;
+      if (auto cut = cut_zygote(); !cut) return fail(std::move(cut).error());
+      break;
+    case Message::cut:
+      if (frame.index == kZygoteTag) {
+        if (!fds[0]) return fail(os_error("cannot make the Zygote's box", frame.value));
+        zygote_.pidfd = std::move(fds[0]);
+        loop_.watch(zygote_.pidfd.get(), EPOLLIN, [this](std::uint32_t) { on_zygote_end(); });
+      } else if (Worker* found = worker()) {
+        found->on_cut(std::move(fds[0]), frame.value);
+      }
+      break;
+    case Message::blinded:
+      if (frame.value != 0) return fail(unavailable("the Zygote could not be blinded", "see 'pctx-sandbox doctor'"));
+      zygote_.ready = true;
+      fill();
+      return fork_next();
+    case Message::orphan: {
+      const pid_t pid = (static_cast<pid_t>(frame.pad) << 16) | frame.index;
+      for (const auto& each : workers_)
+        if (each->pid_below() == pid) {
+          each->on_exit(frame.value);
+          break;
+        }
+      break;
+    }
+    case Message::reaped:
+      if (Worker* found = worker()) found->on_reaped(Millis{frame.value});
+      break;
+    default:
+      break;
+  }
+}
+
+Result<void> Pool::cut_zygote() {
+  auto [status, their_status] = PCTX_TRY(wire::pair(SOCK_SEQPACKET));
+  auto [control, their_control] = PCTX_TRY(wire::pair(SOCK_SEQPACKET));
+  int words[2];
+  if (::pipe2(words, O_CLOEXEC | O_NONBLOCK) != 0) return os_error("cannot make a pipe");
+  Fd heard{words[0]};
+  const Fd spoken{words[1]};
+  PCTX_TRY(order_cut(maker_, {.zygote = true,
+                              .tag = kZygoteTag,
+                              .status = their_status.get(),
+                              .in = their_control.get(),
+                              .out = spoken.get(),
+                              .err = spoken.get()}));
+  zygote_ = {};
+  zygote_.status = std::move(status);
+  zygote_.control = std::move(control);
+  zygote_.words = std::move(heard);
+  zygote_.since = Clock::now();
+  loop_.watch(zygote_.status.get(), EPOLLIN, [this](std::uint32_t) { on_zygote_status(); });
+  loop_.watch(zygote_.control.get(), EPOLLIN, [this](std::uint32_t) { on_zygote_message(); });
+  return {};
+}
+
+void Pool::end_zygote() {
+  loop_.forget(zygote_.status.get());
+  loop_.forget(zygote_.control.get());
+  loop_.forget(zygote_.pidfd.get());
+  if (zygote_.pidfd) (void)abi::pidfd_send_signal(zygote_.pidfd.get(), SIGKILL);
+  zygote_ = {};
+  forking_ = false;
+}
+
+void Pool::on_zygote_status() {
+  StatusFrame frame{};
+  FrameFds fds;
+  const FrameRead read = read_frame(zygote_.status.get(), frame, fds);
+  if (read == FrameRead::frame && frame.kind == Message::failure) return fail(describe_failure(frame, plan_, {}));
+  if (read == FrameRead::end) loop_.forget(zygote_.status.get());  // it has become Python
+}
+
+void Pool::on_zygote_end() {
+  if (zygote_.status) on_zygote_status();
+  if (failed_) return;
+  // It has died. Workers that wait are whole; a fork that was under way is not.
+  const bool was_ready = zygote_.ready;
+  const std::string words = last_words(zygote_.words.get());
+  end_zygote();
+  if (!was_ready || ++failures_ >= kFailuresInARow)
+    return fail(unavailable(fmt::format("the Zygote ended while it imported or forked: {}", words),
+                            "import the packages in a box to see why: pctx-sandbox run -- python3 -c 'import …'"));
+  for (const auto& worker : workers_)
+    if (worker->state() == Worker::State::forking || worker->state() == Worker::State::warming) worker->kill();
+  to_fork_.clear();
+  if (auto cut = cut_zygote(); !cut) fail(std::move(cut).error());
+}
+
+void Pool::on_zygote_message() {
+  wire::Packet packet;
+  const wire::Received received = wire::receive(zygote_.control.get(), packet);
+  if (received == wire::Received::nothing) return;
+  if (received == wire::Received::end) return loop_.forget(zygote_.control.get());  // its status tells the rest
+  if (!zygote_.ready) {
+    const Json json = Json::parse(packet.text, nullptr, false);
+    if (!json.is_object() || !json.contains("ready")) return;
+    loop_.cancel(patience_);
+    // What it says here is for people to read, nothing depends on it.
+    const Json& ready = json["ready"];
+    figures_.preloaded = ready.value("preloaded", std::vector<std::string>{});
+    figures_.left = ready.value("left", std::map<std::string, std::string>{});
+    if (const auto pid = pid_of(zygote_.pidfd.get())) zygote_.pid = *pid;
+    if (auto blinding = order_blinding(maker_); !blinding) fail(std::move(blinding).error());
+    return;
+  }
+  if (!forking_ || to_fork_.empty()) return;
+  int error = 0;
+  (void)std::from_chars(packet.text.data(), packet.text.data() + packet.text.size(), error);
+  const std::uint16_t tag = to_fork_.front();
+  to_fork_.pop_front();
+  forking_ = false;
+  ++zygote_.forks;
+  ++figures_.forked;
+  for (const auto& worker : workers_)
+    if (worker->tag() == tag) {
+      worker->on_forked(error);
+      break;
+    }
+  fork_next();
+}
+
+void Pool::fork_next() {
+  while (zygote_.ready && !forking_ && !to_fork_.empty()) {
+    const auto found = std::find_if(workers_.begin(), workers_.end(),
+                                    [&](const auto& worker) { return worker->tag() == to_fork_.front(); });
+    if (found == workers_.end() || (*found)->state() != Worker::State::forking) {
+      to_fork_.pop_front();
+      continue;
+    }
+    if (auto clean = inspect_zygote(zygote_.pid); !clean) return fail(std::move(clean).error());
+    auto order = (*found)->fork_order();
+    if (!order) {
+      to_fork_.pop_front();
+      (*found)->kill();
+      continue;
+    }
+    forking_ = wire::send(zygote_.control.get(), "F", *order);
+    if (!forking_) return;
+  }
+}
+
+void Pool::want(std::size_t waiting) {
+  wanted_ = waiting;
+  fill();
+}
+
+void Pool::fill() {
+  if (!zygote_.ready || failed_) return;
+  if (to_fork_.empty() && !forking_ &&
+      (zygote_.forks >= kForksOfOneZygote || Clock::now() - zygote_.since > kAgeOfOneZygote)) {
+    end_zygote();
+    if (auto cut = cut_zygote(); !cut) fail(std::move(cut).error());
+    return;
+  }
+  std::size_t coming = 0;
+  for (const auto& worker : workers_)
+    if (worker->state() <= Worker::State::waiting) ++coming;
+  for (; coming < wanted_; ++coming) add_worker();
+}
+
+void Pool::add_worker() {
+  do {
+    if (++next_tag_ <= kZygoteTag) next_tag_ = kZygoteTag + 1;
+  } while (std::any_of(workers_.begin(), workers_.end(), [&](const auto& w) { return w->tag() == next_tag_; }));
+  const Worker::Surroundings around{maker_.pid, [this] {
+                                      std::set<pid_t> known{zygote_.pid};
+                                      for (const auto& each : workers_) known.insert({each->init(), each->pid()});
+                                      return known;
+                                    }};
+  auto worker =
+      std::make_unique<Worker>(loop_, plan_, next_tag_, around, [this](Worker& changed) { on_change(changed); });
+  if (auto cut = worker->cut(maker_); !cut) return fail(std::move(cut).error());
+  workers_.push_back(std::move(worker));
+}
+
+Worker* Pool::take() {
+  last_used_ = Clock::now();
+  for (const auto& worker : workers_)
+    if (worker->state() == Worker::State::waiting) return worker.get();
+  return nullptr;
+}
+
+void Pool::on_change(Worker& worker) {
+  switch (worker.state()) {
+    case Worker::State::forking:
+      to_fork_.push_back(worker.tag());
+      return fork_next();
+    case Worker::State::waiting:
+      failures_ = 0;
+      return listener_.available();
+    case Worker::State::leased:
+      ++figures_.calls;
+      return;
+    case Worker::State::ended:
+      if (worker.error() != nullptr && ++failures_ >= kFailuresInARow) fail(*worker.error());
+      listener_.ended(worker);
+      // Not from inside its own handler.
+      if (sweep_ == 0) sweep_ = loop_.after({}, [this] { sweep(); });
+      return;
+    default:
+      return;
+  }
+}
+
+void Pool::sweep() {
+  sweep_ = 0;
+  workers_.remove_if([](const auto& worker) { return worker->state() == Worker::State::ended; });
+  fill();
+}
+
+bool Pool::idle() const {
+  return std::none_of(workers_.begin(), workers_.end(), [](const auto& worker) {
+    return worker->state() == Worker::State::leased || worker->state() == Worker::State::running;
+  });
+}
+
+PoolFigures Pool::figures() const {
+  PoolFigures figures = figures_;
+  for (const auto& worker : workers_) {
+    if (worker->state() < Worker::State::waiting) ++figures.making;
+    if (worker->state() == Worker::State::waiting) ++figures.waiting;
+    if (worker->state() == Worker::State::leased || worker->state() == Worker::State::running) ++figures.busy;
+  }
+  return figures;
+}
+
+}  // namespace pctx

@@ -1,0 +1,102 @@
+// All Workers for one Environment and one policy: a maker, a Zygote with the packages imported, and Workers that wait
+// before anybody asks for them.
+#pragma once
+
+#include <deque>
+#include <functional>
+#include <list>
+#include <map>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "pool/worker.h"
+#include "wire/packet.h"
+
+namespace pctx {
+
+// What a caller asks a Worker of: the pool's key is all of it.
+struct PoolSpec {
+  std::string python;                // the interpreter, as the host sees it
+  std::string environment;           // a venv, or empty
+  std::vector<std::string> preload;  // modules to import in the Zygote
+  std::vector<std::string> support;  // our own guest package and the caller's cloudpickle
+  Policy policy;
+
+  std::string key() const;
+};
+
+// Plain figures for `status`.
+struct PoolFigures {
+  std::size_t waiting = 0, busy = 0, making = 0;
+  std::uint64_t forked = 0, calls = 0;
+  std::vector<std::string> preloaded;
+  std::map<std::string, std::string> left;  // module: why the Zygote did not import it
+};
+
+class Pool {
+ public:
+  using Clock = std::chrono::steady_clock;
+  struct Listener {
+    std::function<void()> available;            // a Worker waits
+    std::function<void(Worker&)> ended;         // a leased Worker is gone
+    std::function<void(const Error&)> failed;   // no Worker will come
+  };
+
+  static Result<std::unique_ptr<Pool>> start(sys::Loop& loop, const PoolSpec& spec, Listener listener);
+  ~Pool();
+  Pool(const Pool&) = delete;
+  Pool& operator=(const Pool&) = delete;
+
+  // A waiting Worker, or nullptr; another one is made in its place.
+  Worker* take();
+  void want(std::size_t waiting);  // how many Workers should wait
+  std::size_t size() const { return workers_.size(); }
+  bool idle() const;
+  Clock::time_point last_used() const { return last_used_; }
+  PoolFigures figures() const;
+  const Plan& plan() const { return plan_; }
+
+ private:
+  struct Zygote {
+    Fd status, pidfd, control;
+    Fd words;  // what it printed, read only if it dies
+    pid_t pid = -1;
+    bool ready = false;
+    std::uint64_t forks = 0;
+    Clock::time_point since;
+  };
+
+  Pool(sys::Loop& loop, Plan plan, Listener listener) : loop_(loop), plan_(std::move(plan)), listener_(listener) {}
+  void on_maker();
+  void on_zygote_status();
+  void on_zygote_end();
+  void on_zygote_message();
+  Result<void> cut_zygote();
+  void end_zygote();
+  void fill();
+  void add_worker();
+  void fork_next();
+  void on_change(Worker& worker);
+  void sweep();
+  void fail(Error error);
+
+  sys::Loop& loop_;
+  Plan plan_;
+  Listener listener_;
+  Maker maker_;
+  bool template_stands_ = false;
+  Zygote zygote_;
+  std::list<std::unique_ptr<Worker>> workers_;
+  std::deque<std::uint16_t> to_fork_;  // boxes that stand, by tag; the first one is being forked into if `forking_`
+  bool forking_ = false;
+  std::uint16_t next_tag_ = 2;
+  std::size_t wanted_ = 2;
+  unsigned failures_ = 0;  // in a row
+  bool failed_ = false;
+  sys::Loop::TimerId sweep_ = 0, retry_ = 0, patience_ = 0;
+  Clock::time_point last_used_ = Clock::now();
+  PoolFigures figures_;
+};
+
+}  // namespace pctx

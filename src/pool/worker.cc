@@ -1,0 +1,257 @@
+#include "pool/worker.h"
+
+#include <fcntl.h>
+#include <sys/epoll.h>
+#include <sys/random.h>
+#include <sys/socket.h>
+
+#include <csignal>
+#include <cstring>
+
+#include <fmt/format.h>
+
+#include "launch/spawn.h"
+#include "pool/inspect.h"
+#include "sys/files.h"
+#include "sys/kernel_abi.h"
+#include "wire/packet.h"
+
+namespace pctx {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+// From a wide range: libraries notice a fork by the pid, so no two Workers of a Zygote, and never the Zygote, share one.
+std::uint16_t random_pid() {
+  std::uint16_t value = 0;
+  if (::getrandom(&value, sizeof value, 0) != sizeof value) value = static_cast<std::uint16_t>(Clock::now().time_since_epoch().count());
+  return static_cast<std::uint16_t>(300 + value % 30'000);
+}
+
+Result<std::pair<Fd, Fd>> make_pipe() {
+  int ends[2];
+  if (::pipe2(ends, O_CLOEXEC) != 0) return os_error("cannot make a pipe");
+  return std::pair{Fd{ends[0]}, Fd{ends[1]}};
+}
+
+Result<void> join_by_pid(int directory, pid_t pid) {
+  return sys::write_at(directory, "cgroup.procs", std::to_string(pid));
+}
+
+}  // namespace
+
+Worker::Worker(sys::Loop& loop, const Plan& plan, std::uint16_t tag, Surroundings around,
+               std::function<void(Worker&)> changed)
+    : loop_(loop), plan_(plan), tag_(tag), around_(std::move(around)), changed_(std::move(changed)) {}
+
+Worker::~Worker() {
+  loop_.cancel(deadline_);
+  loop_.cancel(watch_);
+  for (const Fd* fd : {&status_, &made_, &memory_event_, &socket_}) loop_.forget(fd->get());
+  if (pidfd_) (void)abi::pidfd_send_signal(pidfd_.get(), SIGKILL);
+}
+
+void Worker::become(State state) {
+  state_ = state;
+  since_ = Clock::now();
+  changed_(*this);
+}
+
+void Worker::fail(Error error) {
+  if (state_ == State::ended) return;
+  error_ = std::move(error);
+  kill();
+  if (!pidfd_) become(State::ended);
+}
+
+Result<void> Worker::cut(const Maker& maker) {
+  const std::string name = fmt::format("{}{}-{:x}-{}", kCgroupPrefix, ::getpid(), since_.time_since_epoch().count(), tag_);
+  cgroup_ = PCTX_TRY(BoxCgroup::make(plan_, name));
+  tasks_ = PCTX_TRY(cgroup_.open_tasks());
+  memory_event_ = cgroup_.watch_memory();
+  auto [ours, theirs] = PCTX_TRY(wire::pair(SOCK_SEQPACKET));
+  auto [made, made_by] = PCTX_TRY(make_pipe());
+  std::tie(socket_, their_socket_) = PCTX_TRY(wire::pair(SOCK_STREAM));
+  std::tie(out_, their_out_) = PCTX_TRY(make_pipe());
+  std::tie(err_, their_err_) = PCTX_TRY(make_pipe());
+  status_ = std::move(ours);
+  made_ = std::move(made);
+  CutOrder order{.tag = tag_, .first_pid = random_pid(), .status = theirs.get(), .ready = made_by.get()};
+  for (const Fd& fd : tasks_) order.tasks.push_back(fd.get());
+  PCTX_TRY(order_cut(maker, order));
+  loop_.watch(status_.get(), EPOLLIN, [this](std::uint32_t) { on_status(); });
+  if (memory_event_)
+    loop_.watch(memory_event_.get(), EPOLLIN, [this](std::uint32_t) {
+      verdict_.memory_over = true;
+      loop_.forget(memory_event_.get());
+      kill();
+    });
+  return {};
+}
+
+void Worker::on_cut(Fd pidfd, int error) {
+  if (!pidfd) return fail(os_error("cannot make the box of a Worker", error));
+  pidfd_ = std::move(pidfd);
+  if (error_) return kill();
+  const auto init = pid_of(pidfd_.get());
+  if (!init) return fail(init.error());
+  init_ = *init;
+  // v2 has no way for a process to join by itself that would not stop the world; nobody waits for this Worker yet.
+  if (const int directory = cgroup_.directory(); directory >= 0) {
+    if (auto moved = join_by_pid(directory, init_); !moved) return fail(std::move(moved).error());
+  }
+  // End of file when init has started: only then may anything be forked into the box.
+  loop_.watch(made_.get(), EPOLLIN, [this](std::uint32_t) {
+    loop_.forget(made_.get());
+    made_.reset();
+    if (state_ == State::cutting && !error_) become(State::forking);
+  });
+}
+
+Result<std::vector<int>> Worker::fork_order() {
+  namespaces_ = PCTX_TRY(open_namespaces(init_));
+  std::vector<int> fds{their_socket_.get(), their_out_.get(), their_err_.get()};
+  for (const Fd& fd : namespaces_.fds) fds.push_back(fd.get());
+  for (const Fd& fd : tasks_) fds.push_back(fd.get());
+  return fds;
+}
+
+void Worker::on_forked(int error) {
+  their_socket_.reset();
+  their_out_.reset();
+  their_err_.reset();
+  tasks_.clear();
+  namespaces_ = {};
+  if (state_ != State::forking) return;
+  if (error != 0) return fail(os_error("the Zygote could not fork a Worker", error));
+  loop_.watch(socket_.get(), EPOLLIN, [this](std::uint32_t) { on_ready_byte(); });
+  become(State::warming);
+}
+
+Result<void> Worker::inspect() {
+  pid_ = PCTX_TRY(find_worker(around_.maker, init_, around_.known()));
+  pid_below_ = PCTX_TRY(pctx::pid_below(pid_));
+  if (const int directory = cgroup_.directory(); directory >= 0) PCTX_TRY(join_by_pid(directory, pid_));
+  return inspect_worker(pid_, init_);
+}
+
+void Worker::on_ready_byte() {
+  loop_.forget(socket_.get());
+  char byte = 0;
+  const ssize_t got = ::recv(socket_.get(), &byte, 1, MSG_DONTWAIT);
+  if (state_ != State::warming) return;
+  if (got != 1 || byte != 'R') return fail(unavailable("a Worker ended while it was made ready", "try again"));
+  if (auto trusted = inspect(); !trusted) return fail(std::move(trusted).error());
+  become(State::waiting);
+}
+
+Worker::Lease Worker::lease() {
+  lent_ = true;
+  become(State::leased);
+  return {socket_.get(), out_.get(), err_.get()};
+}
+
+void Worker::handed_over() {
+  socket_.reset();
+  out_.reset();
+  err_.reset();
+}
+
+void Worker::start_call() {
+  if (state_ != State::leased) return;
+  started_ = Clock::now();
+  const Limits& limits = plan_.policy.limits;
+  if (limits.timeout.count() > 0)
+    deadline_ = loop_.after(limits.timeout, [this] {
+      verdict_.timed_out = true;
+      kill();
+    });
+  if (plan_.watchdog.any()) check_limits();
+  become(State::running);
+}
+
+void Worker::check_limits() {
+  const Limits& limits = plan_.policy.limits;
+  bool over = false;
+  if (meter_) {
+    const TreeUsage tree = meter_.measure(limits.memory);
+    if (plan_.watchdog.memory && tree.memory > limits.memory) verdict_.memory_over = over = true;
+    if (plan_.watchdog.pids && tree.processes > limits.pids) verdict_.pids_over = over = true;
+    Millis cpu = tree.cpu;
+    if (const auto counted = cgroup_.usage().cpu_microseconds) cpu = Millis{static_cast<Millis::rep>(*counted / 1000)};
+    if (limits.cpu_time && cpu >= *limits.cpu_time) verdict_.cpu_time_over = over = true;
+  }
+  if (over) return kill();
+  watch_ = loop_.after(kWatchInterval, [this] { check_limits(); });
+}
+
+void Worker::kill() {
+  loop_.cancel(deadline_);
+  loop_.cancel(watch_);
+  if (pidfd_) (void)abi::pidfd_send_signal(pidfd_.get(), SIGKILL);
+}
+
+void Worker::on_status() {
+  StatusFrame frame{};
+  FrameFds fds;
+  const FrameRead read = read_frame(status_.get(), frame, fds);
+  if (read == FrameRead::end) loop_.forget(status_.get());
+  if (read != FrameRead::frame) return;
+  switch (frame.kind) {
+    case Message::failure:
+      return fail(describe_failure(frame, plan_, {}));
+    case Message::probes:
+      meter_.watch_tree(std::move(fds[0]), std::move(fds[1]));
+      break;
+    case Message::sockets:
+      meter_.watch_sockets(std::move(fds[0]));
+      break;
+    default:
+      break;
+  }
+}
+
+// What it left behind in its box goes with the box's init.
+void Worker::on_exit(int wait_status) {
+  told_ = true;
+  verdict_.wait_status = wait_status;
+  ended_at_ = Clock::now();
+  usage_ = cgroup_.usage();
+  kill();
+}
+
+void Worker::on_reaped(Millis cpu) {
+  if (state_ == State::ended) return;
+  reaped_cpu_ = cpu;
+  loop_.cancel(deadline_);
+  loop_.cancel(watch_);
+  for (const Fd* fd : {&status_, &made_, &memory_event_, &socket_}) loop_.forget(fd->get());
+  if (!told_) {
+    verdict_.wait_status = SIGKILL;
+    ended_at_ = Clock::now();
+    usage_ = cgroup_.usage();
+  }
+  if (auto removed = cgroup_.remove(); !removed && !error_) error_ = removed.error();
+  pidfd_.reset();
+  if (!lent_ && !error_) error_ = unavailable("a Worker ended before it was ready", "try again");
+  become(State::ended);
+}
+
+Ending Worker::ending() const {
+  Ending ending;
+  Verdict verdict = verdict_;
+  if (usage_.oom_kills > 0) verdict.memory_over = true;
+  verdict.seccomp_kills = plan_.layer(Layer::seccomp).on;
+  ending.outcome = judge(verdict, plan_.policy.limits);
+  Receipt& receipt = ending.receipt;
+  receipt.layers = plan_.layers;
+  receipt.limits = plan_.bindings;
+  receipt.denials_recorded = false;
+  receipt.usage.wall = std::chrono::round<Millis>(ended_at_ - started_);
+  receipt.usage.cpu =
+      usage_.cpu_microseconds ? Millis{static_cast<Millis::rep>(*usage_.cpu_microseconds / 1000)} : reaped_cpu_;
+  receipt.usage.peak_memory = usage_.peak_memory;
+  return ending;
+}
+
+}  // namespace pctx

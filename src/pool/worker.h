@@ -1,0 +1,99 @@
+// One Worker from the cut of its box to its Receipt. It serves one call.
+#pragma once
+
+#include <chrono>
+#include <functional>
+#include <string>
+
+#include "base/fd.h"
+#include "box/cgroup.h"
+#include "box/outcome.h"
+#include "box/receipt.h"
+#include "box/watchdog.h"
+#include "launch/maker.h"
+#include "pool/inspect.h"
+#include "sys/loop.h"
+
+namespace pctx {
+
+class Worker {
+ public:
+  enum class State {
+    cutting,  // the maker builds its box
+    forking,  // the Zygote forks into it
+    warming,  // it touches what a call touches
+    waiting,  // for a lease
+    leased,
+    running,
+    ended,
+  };
+  // Descriptors that go to the caller.
+  struct Lease {
+    int socket, out, err;
+  };
+
+  // `changed` is called after every change of state, from the loop.
+  // `known` are the host's pids of all other children of the maker's.
+  struct Surroundings {
+    pid_t maker;
+    std::function<std::set<pid_t>()> known;
+  };
+  Worker(sys::Loop& loop, const Plan& plan, std::uint16_t tag, Surroundings around, std::function<void(Worker&)> changed);
+  ~Worker();
+  Worker(const Worker&) = delete;
+  Worker& operator=(const Worker&) = delete;
+
+  State state() const { return state_; }
+  std::uint16_t tag() const { return tag_; }
+  std::chrono::steady_clock::time_point since() const { return since_; }
+
+  Result<void> cut(const Maker& maker);
+  void on_cut(Fd pidfd, int error);                // the maker's answer
+  Result<std::vector<int>> fork_order();           // what the Zygote needs
+  void on_forked(int error);                       // the Zygote's answer
+  void on_exit(int wait_status);                   // the Worker's process is gone, its box is not yet
+  void on_reaped(Millis cpu);                      // its box is
+  Lease lease();                                   // the descriptors stay ours until `handed_over`
+  void handed_over();
+  void start_call();                               // time counts from here
+  void kill();
+  bool was_lent() const { return lent_; }
+  pid_t pid_below() const { return pid_below_; }  // as the maker sees it; 0 while there is none
+  pid_t init() const { return init_; }            // as the host does
+  pid_t pid() const { return pid_; }
+  const Error* error() const { return error_ ? &*error_ : nullptr; }
+  Ending ending() const;  // once it has ended
+
+ private:
+  void become(State state);
+  void fail(Error error);
+  void on_status();
+  void on_ready_byte();
+  void check_limits();
+  Result<void> inspect();
+
+  sys::Loop& loop_;
+  const Plan& plan_;
+  const std::uint16_t tag_;
+  const Surroundings around_;
+  std::function<void(Worker&)> changed_;
+  pid_t init_ = -1, pid_ = -1, pid_below_ = 0;
+  State state_ = State::cutting;
+  std::chrono::steady_clock::time_point since_ = std::chrono::steady_clock::now(), started_{}, ended_at_{};
+  BoxCgroup cgroup_;
+  std::vector<Fd> tasks_;
+  NamespaceFds namespaces_;  // until the Zygote has them
+  Fd pidfd_, status_, made_, memory_event_;
+  Fd socket_, out_, err_;                    // the caller's ends
+  Fd their_socket_, their_out_, their_err_;  // until the Zygote has them
+  TreeMeter meter_;
+  sys::Loop::TimerId deadline_ = 0, watch_ = 0;
+  Verdict verdict_;
+  bool told_ = false;  // we know how it ended
+  bool lent_ = false;
+  CgroupUsage usage_;
+  Millis reaped_cpu_{0};
+  std::optional<Error> error_;
+};
+
+}  // namespace pctx

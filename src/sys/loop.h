@@ -1,0 +1,46 @@
+// One thread that waits for everything: descriptors and timers. Handlers run to completion and never wait.
+#pragma once
+
+#include <chrono>
+#include <cstdint>
+#include <functional>
+#include <map>
+#include <memory>
+
+#include "base/fd.h"
+#include "base/result.h"
+
+namespace pctx::sys {
+
+class Loop {
+ public:
+  using Clock = std::chrono::steady_clock;
+  using Handler = std::function<void(std::uint32_t events)>;  // EPOLL*
+  using TimerId = std::uint64_t;
+
+  static Result<Loop> make();
+
+  // Until `forget`, which must come before the descriptor is closed.
+  void watch(int fd, std::uint32_t events, Handler handler);
+  void forget(int fd);
+
+  TimerId at(Clock::time_point when, std::function<void()> action);
+  TimerId after(Clock::duration delay, std::function<void()> action) { return at(Clock::now() + delay, action); }
+  void cancel(TimerId& timer);  // 0, and already run, are fine
+
+  Result<void> run();  // until stop()
+  void stop() { running_ = false; }
+
+ private:
+  int timeout() const;
+  void run_timers();
+
+  Fd epoll_;
+  bool running_ = false;
+  std::map<int, std::shared_ptr<Handler>> handlers_;
+  std::map<std::pair<Clock::time_point, TimerId>, std::function<void()>> timers_;
+  std::map<TimerId, Clock::time_point> due_;
+  TimerId next_timer_ = 1;
+};
+
+}  // namespace pctx::sys

@@ -1,0 +1,32 @@
+// One message with descriptors beside it, over a SOCK_SEQPACKET socket: between callers, Broker and Zygotes.
+#pragma once
+
+#include <cstddef>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "base/fd.h"
+#include "base/result.h"
+
+namespace pctx::wire {
+
+inline constexpr std::size_t kMaxPacket = 128 * 1024;
+inline constexpr std::size_t kMaxFds = 16;
+
+struct Packet {
+  std::string text;
+  std::vector<Fd> fds;
+};
+
+enum class Received { packet, nothing, end };
+
+// Never waits. `end`: the other side is gone, or sent what is no packet of ours (too long, too many descriptors).
+Received receive(int socket, Packet& packet);
+// Never waits: a peer that does not read is treated as gone.
+bool send(int socket, std::string_view text, const std::vector<int>& fds = {});
+
+Result<std::pair<Fd, Fd>> pair(int type);
+
+}  // namespace pctx::wire
