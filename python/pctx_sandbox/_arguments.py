@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-import importlib.metadata
 import io
 import os
 import pickle
@@ -122,6 +121,8 @@ def place_of(call: object, value: object) -> str:
 @functools.lru_cache(maxsize=256)
 def dependency_for(module: str) -> str:
     """The `dependencies=` entry that provides a module, by what is installed here: sklearn comes from scikit-learn."""
+    import importlib.metadata  # it takes as long to load as the rest of the package
+
     names = importlib.metadata.packages_distributions().get(module, [])
     return names[0] if names else module
 

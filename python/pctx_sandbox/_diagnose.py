@@ -73,7 +73,7 @@ def explain(
     found = _find(parts, function, included, DEEPEST, set())
     if found is not None:
         return found
-    reason = str(error) if isinstance(error, (Refused, _Refused)) else f"{type(error).__name__}: {error}"
+    reason = str(error) if isinstance(error, Refused | _Refused) else f"{type(error).__name__}: {error}"
     return SerializationError(f"the call cannot travel into the box: {reason}\nhint: {PASS_DATA}")
 
 
@@ -134,7 +134,7 @@ def _narrow(value: Any, root: Any, included: tuple[str, ...]) -> tuple[str, Any]
 def _children(value: Any) -> Iterator[tuple[str, Any]]:
     if isinstance(value, dict):
         yield from ((f"[{key!r:.60}]", item) for key, item in list(value.items())[:1000])
-    elif isinstance(value, (list, tuple)):
+    elif isinstance(value, list | tuple):
         yield from ((f"[{index}]", item) for index, item in enumerate(value[:1000]))
-    elif not isinstance(value, (type, types.ModuleType, types.FunctionType)):
+    elif not isinstance(value, type | types.ModuleType | types.FunctionType):
         yield from ((f".{name}", item) for name, item in list(getattr(value, "__dict__", {}).items())[:1000])

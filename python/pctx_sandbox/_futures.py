@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import collections
 import collections.abc
 import concurrent.futures
@@ -11,10 +10,13 @@ import itertools
 import os
 import threading
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from ._output import Write, write_through
 from .client import Canceller
+
+if TYPE_CHECKING:
+    import asyncio
 
 T = TypeVar("T")
 MOST_THREADS = 128
@@ -95,6 +97,8 @@ def submit(
 
 async def wait_for(function: Work[T]) -> T:
     """Awaits the work; what it prints appears in the event loop's thread. Cancelling the task kills the Worker."""
+    import asyncio  # only callers with an event loop pay for it
+
     loop = asyncio.get_running_loop()
 
     def write(name: str, text: str) -> None:
@@ -172,6 +176,8 @@ async def ordered_map_async(
     start: Callable[[Any], Any], iterable: Iterable[Any], concurrency: int | None, progress: bool
 ) -> AsyncIterator[Any]:
     """The same for an event loop; `start` gives awaitables."""
+    import asyncio
+
     limit = check_concurrency(concurrency)
     items = iter(iterable)
     bar = _bar(iterable, progress)

@@ -41,7 +41,7 @@ def _used(function: Any, root: Any, included: tuple[str, ...], seen: set[int]) -
             continue
         if isinstance(value, types.ModuleType):
             kind, module = "module", value.__name__
-        elif isinstance(value, (type, types.FunctionType, types.BuiltinFunctionType)):
+        elif isinstance(value, type | types.FunctionType | types.BuiltinFunctionType):
             kind, module = "class" if isinstance(value, type) else "function", value.__module__ or "builtins"
         else:
             kind, module = (

@@ -141,7 +141,7 @@ def _check_network(allow_network: object) -> None:
         )
     if isinstance(allow_network, str):
         raise TypeError(f"allow_network takes a list of host names: allow_network=[{allow_network!r}]")
-    if not isinstance(allow_network, (list, tuple, set, frozenset)):
+    if not isinstance(allow_network, list | tuple | set | frozenset):
         raise TypeError(f"allow_network takes a list of host names, {form}, not {type(allow_network).__name__}")
     if allow_network:
         raise NetworkNotAvailableError(
@@ -168,7 +168,7 @@ def _check_choice(name: str, value: object, choices: tuple[str, ...]) -> None:
 
 
 def _check_path(path: str | os.PathLike[str]) -> str:
-    found = os.fspath(path) if isinstance(path, (str, os.PathLike)) else path
+    found = os.fspath(path) if isinstance(path, str | os.PathLike) else path
     if not isinstance(found, str) or not found or "\0" in found:
         raise TypeError(f"mnt_dir takes the path of a folder, not {path!r}")
     return found

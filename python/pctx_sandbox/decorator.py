@@ -101,6 +101,8 @@ def sandbox(
     `cpu_time_sec`; building and waiting have `build_timeout_sec` and `queue_timeout_sec`. `env` are variables inside,
     `mnt_dir` a folder lent read-write, `include` own packages to ship, `returns="opaque"` keeps the result sealed.
     """
+    if isinstance(dependencies, type):
+        _check_function(dependencies)
     function = dependencies if _is_function(dependencies) else None
     settings = make_settings(
         dependencies=None if function is not None else dependencies,
@@ -153,7 +155,7 @@ def sandbox_async(dependencies: Any = None, *args: Any, **settings: Any) -> Any:
 
 
 def _is_function(value: object) -> bool:
-    return isinstance(value, (staticmethod, classmethod)) or (callable(value) and not isinstance(value, type))
+    return isinstance(value, staticmethod | classmethod) or (callable(value) and not isinstance(value, type))
 
 
 def wrap(function: Any, settings: Settings, always_async: bool) -> Any:

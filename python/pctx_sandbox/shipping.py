@@ -69,7 +69,7 @@ class Shipper(_CallPickler):
             return copy.copy, (value.plain_function(),)
         if isinstance(value, types.ModuleType):
             return self._reduce_module(value)
-        if isinstance(value, (staticmethod, classmethod)):
+        if isinstance(value, staticmethod | classmethod):
             base = classmethod if isinstance(value, classmethod) else staticmethod
             return base, (value.__func__,)
         refuse_live(value)
@@ -152,7 +152,7 @@ def function_of(value: object) -> types.FunctionType | None:
             value = value.plain_function()
         elif isinstance(value, functools.partial):
             value = value.func
-        elif isinstance(value, (types.MethodType, staticmethod, classmethod)):
+        elif isinstance(value, types.MethodType | staticmethod | classmethod):
             value = value.__func__
         else:
             return None
@@ -183,7 +183,7 @@ def attribute_names(root: object) -> set[str]:
             waiting.extend(vars(value)[name] for name in names & vars(value).keys())
         elif isinstance(value, type) and _modules.is_own(value.__module__):
             waiting.extend(vars(value).values())
-        elif isinstance(value, (tuple, list)) and len(value) < 1000:
+        elif isinstance(value, tuple | list) and len(value) < 1000:
             waiting.extend(value)
     return names
 
@@ -218,7 +218,7 @@ def refuse_environments(values: Iterable[object]) -> None:
             _refuse_environment(value)
             if len(value) <= _SMALL:
                 _refuse_among(value.values())
-        elif isinstance(value, (list, tuple)) and len(value) <= _SMALL:
+        elif isinstance(value, list | tuple) and len(value) <= _SMALL:
             _refuse_among(value)
 
 

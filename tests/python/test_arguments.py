@@ -196,8 +196,8 @@ def test_a_handle_is_saved_and_loaded(tmp_path):
 BARE = """
 import sys
 sys.path.insert(0, sys.argv[1])
-from pctx_sandbox.guest.encode import encode
-from pctx_sandbox.guest import arguments
+from guest.encode import encode  # the name it has inside a box, where the package around it is not
+from guest import arguments
 assert not {"numpy", "pandas", "pyarrow", "polars", "PIL", "matplotlib"} & set(sys.modules), sys.modules
 sys.stdout.buffer.write(encode({"a": [1, 2.5], "d": range(3)}).payload)
 """
@@ -205,7 +205,7 @@ sys.stdout.buffer.write(encode({"a": [1, 2.5], "d": range(3)}).payload)
 
 @pytest.mark.parametrize("flags", [["-I", "-S"], ["-I", "-S", "-O"]])
 def test_the_guests_side_needs_the_standard_library_only(flags):
-    source = Path(__file__).resolve().parent.parent.parent / "python"
+    source = Path(__file__).resolve().parent.parent.parent / "python" / "pctx_sandbox"
     done = subprocess.run([sys.executable, *flags, "-c", BARE, str(source)], capture_output=True)
     assert done.returncode == 0, done.stderr.decode()
     assert decode(done.stdout) == {"a": [1, 2.5], "d": range(3)}

@@ -262,6 +262,8 @@ def test_generator_functions_are_refused_at_decoration():
 def test_what_is_no_function_is_refused():
     with pytest.raises(TypeError, match="is a class"):
         sandbox()(Account)
+    with pytest.raises(TypeError, match="is a class"):
+        sandbox(Account)
     with pytest.raises(TypeError, match="takes a function"):
         sandbox()(3)
     with pytest.raises(TypeError, match="sandboxed already"):

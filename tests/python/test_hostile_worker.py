@@ -45,6 +45,7 @@ def hostile(misbehaving, tmp_path):
             return None
 
         time.sleep(wait)
+        _broker.close_all()
         before = len(os.listdir("/proc/self/fd"))
         try:
             return function()

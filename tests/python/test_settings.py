@@ -1,8 +1,10 @@
 """A mistake in the decorator's arguments is answered at decoration, with one sentence that says what to write."""
 
 import os
+import subprocess
 import sys
 
+import neighbours
 import pytest
 from pctx_sandbox import (
     PlatformNotSupportedError,
@@ -142,6 +144,39 @@ def test_other_systems_are_told_the_way(monkeypatch):
         monkeypatch.setattr(sys, "platform", platform)
         with pytest.raises(PlatformNotSupportedError, match=way):
             function()
+
+
+ELSEWHERE = """
+import asyncio, importlib.metadata, mmap, os, select, socket, subprocess, sys
+for module, names in (
+    (select, "poll"),
+    (socket, "AF_UNIX CMSG_SPACE SCM_RIGHTS SO_PEERCRED SOCK_SEQPACKET send_fds"),
+    (socket, "MSG_CMSG_CLOEXEC MSG_NOSIGNAL MSG_DONTWAIT"),
+    (os, "register_at_fork fork memfd_create geteuid sched_getaffinity"),
+    (mmap, "MAP_PRIVATE"),
+):
+    for name in names.split():
+        delattr(module, name)
+for name in ("fcntl", "pctx_sandbox._native"):
+    sys.modules[name] = None
+sys.platform = "win32"
+import pctx_sandbox
+@pctx_sandbox.sandbox(dependencies=["pandas"])
+def function():
+    return 1
+for call in (function, lambda: function.submit().result()):
+    try:
+        call()
+    except pctx_sandbox.PlatformNotSupportedError as error:
+        print("WSL2" in str(error))
+"""
+
+
+def test_the_package_can_be_imported_where_linux_is_missing():
+    done = subprocess.run(
+        [sys.executable, "-c", ELSEWHERE], capture_output=True, text=True, env=neighbours.environment()
+    )
+    assert (done.stdout, done.stderr) == ("True\nTrue\n", "")
 
 
 def test_another_backend_says_what_is_missing(monkeypatch):

@@ -242,7 +242,7 @@ def test_what_must_not_travel_is_named(make, words):
     with pytest.raises(SerializationError, match=words) as caught:
         encloses()
     assert "'value'" in str(caught.value)
-    if not isinstance(value, (dict, os._Environ)):
+    if not isinstance(value, dict | os._Environ):
         with pytest.raises(SerializationError, match=words) as caught:
             takes(0, {"deep": [value]})
         assert "'thing'" in str(caught.value)

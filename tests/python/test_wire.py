@@ -45,13 +45,15 @@ def test_a_frame_arrives_as_it_was_sent(pair):
     assert (frame.kind, bytes(frame.body), frame.table, frame.fd) == (wire.VALUE, b"body", ((0, 10), (64, 3)), -1)
 
 
-def test_a_frame_in_single_bytes_arrives_whole(pair):
+@pytest.mark.parametrize("first", range(1, 28))
+def test_a_frame_in_pieces_arrives_whole(pair, first):
     ours, theirs = pair
     reader = wire.AnswerReader()
     data = header() + b"body"
-    for index, byte in enumerate(data):
-        theirs.send(bytes([byte]))
-        assert reader.receive(ours) == (index == len(data) - 1)
+    for piece in (data[:first], *(data[at : at + 1] for at in range(first, len(data)))):
+        theirs.send(piece)
+        done = reader.receive(ours)
+    assert done
     assert bytes(reader.answer().body) == b"body"
 
 

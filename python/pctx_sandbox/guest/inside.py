@@ -17,7 +17,7 @@ __all__ = ["Image", "Opaque", "SandboxExecutor", "install", "sandbox", "sandbox_
 
 def sandbox(dependencies: Any = None, *_: Any, **__: Any) -> Any:
     """Leaves the function as it is, bare or with any arguments."""
-    if callable(dependencies) or isinstance(dependencies, (staticmethod, classmethod)):
+    if callable(dependencies) or isinstance(dependencies, staticmethod | classmethod):
         return dependencies
     return _same
 

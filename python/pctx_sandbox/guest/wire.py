@@ -140,7 +140,7 @@ class AnswerReader:
 
     def _receive_first(self, sock: _socket.socket) -> bool:
         data, ancillary, _, _ = sock.recvmsg(CHUNK, _ANCILLARY_SPACE, _RECEIVE_FLAGS)
-        if not self._data and data[:8] == _PLAIN_VALUE and not ancillary:
+        if data[:8] == _PLAIN_VALUE and len(data) >= HEADER.size and not self._data and not ancillary:
             body, buffers, reserved = _REST.unpack_from(data, 8)
             if not buffers and not reserved and len(data) == HEADER.size + body:
                 # By far the most frequent answer: a small value, whole, without anything beside it.
