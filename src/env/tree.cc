@@ -92,24 +92,27 @@ std::string other_line(int folder, const std::string& name, const std::string& p
   return fmt::format("F {} {}\n", status.st_size, manifest_path(path));
 }
 
+// A folder that its owner may not enter yet. Never through a link: fchmodat follows them.
+Result<Fd> open_closed_folder(int parent, const std::string& name) {
+  auto fd = open_folder(parent, name);
+  struct stat status {};
+  if (fd || ::fstatat(parent, name.c_str(), &status, AT_SYMLINK_NOFOLLOW) != 0 || !S_ISDIR(status.st_mode)) return fd;
+  if (::fchmodat(parent, name.c_str(), 0700, 0) != 0) return os_error("cannot open a folder of an Environment");
+  return open_folder(parent, name);
+}
+
 Result<void> empty_folder(int top, int folder, int depth, std::uint64_t& moved) {
   (void)::fchmod(folder, 0700);
   for (const std::string& name : PCTX_TRY(names_in(folder))) {
     if (::unlinkat(folder, name.c_str(), 0) == 0 || errno == ENOENT) continue;
-    const auto child = open_folder(folder, name);
-    if (!child) {
-      // A folder that its owner may not read: root's builds are not stopped by that, ours are.
-      (void)::fchmodat(folder, name.c_str(), 0700, 0);
-    }
-    const Fd again = child ? Fd{} : PCTX_TRY(open_folder(folder, name));
-    const int fd = child ? child->get() : again.get();
+    const Fd child = PCTX_TRY(open_closed_folder(folder, name));
     if (depth >= kDeepest) {
       // One descriptor per level: what is deeper is moved to the top and met again there.
       const std::string place = fmt::format(".deep-{}", moved++);
       if (::renameat(folder, name.c_str(), top, place.c_str()) != 0) return os_error("cannot remove an Environment");
       continue;
     }
-    PCTX_TRY(empty_folder(top, fd, depth + 1, moved));
+    PCTX_TRY(empty_folder(top, child.get(), depth + 1, moved));
     if (::unlinkat(folder, name.c_str(), AT_REMOVEDIR) != 0 && errno != ENOENT)
       return os_error("cannot remove an Environment");
   }
@@ -141,8 +144,7 @@ std::uint64_t measure(int top) {
 
 Result<void> remove_tree(int parent, const std::string& name) {
   if (::unlinkat(parent, name.c_str(), 0) == 0 || errno == ENOENT) return {};
-  (void)::fchmodat(parent, name.c_str(), 0700, 0);
-  const Fd top = PCTX_TRY(open_folder(parent, name));
+  const Fd top = PCTX_TRY(open_closed_folder(parent, name));
   std::uint64_t moved = 0;
   for (int attempt = 0;; ++attempt) {
     PCTX_TRY(empty_folder(top.get(), top.get(), 0, moved));
