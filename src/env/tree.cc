@@ -38,7 +38,17 @@ Result<Fd> open_folder(int parent, const std::string& name) {
   return sys::open_at(parent, name, O_RDONLY | O_DIRECTORY | O_NOFOLLOW);
 }
 
-Result<void> walk_folder(int folder, const std::string& path, int depth, std::uint64_t& seen, const Visit& visit) {
+// A folder that its owner may not enter yet. Never through a link: fchmodat follows them.
+Result<Fd> open_closed_folder(int parent, const std::string& name) {
+  auto fd = open_folder(parent, name);
+  struct stat status {};
+  if (fd || ::fstatat(parent, name.c_str(), &status, AT_SYMLINK_NOFOLLOW) != 0 || !S_ISDIR(status.st_mode)) return fd;
+  if (::fchmodat(parent, name.c_str(), 0700, 0) != 0) return os_error("cannot open a folder of an Environment");
+  return open_folder(parent, name);
+}
+
+Result<void> walk_folder(int folder, const std::string& path, int depth, std::uint64_t& seen, const Visit& visit,
+                         bool open_closed) {
   if (depth > kDeepest) return unavailable("the packages left folders that are too deep", "choose other packages");
   for (const std::string& name : PCTX_TRY(names_in(folder))) {
     struct stat status {};
@@ -50,10 +60,10 @@ Result<void> walk_folder(int folder, const std::string& path, int depth, std::ui
       return unavailable("the packages left more than 2,000,000 files", "choose other packages");
     const std::string below = path.empty() ? name : path + "/" + name;
     if (S_ISDIR(status.st_mode)) {
-      const auto child = open_folder(folder, name);
+      const auto child = open_closed ? open_closed_folder(folder, name) : open_folder(folder, name);
       if (!child && child.error().code == ENOENT) continue;
       if (!child) return child.error();
-      PCTX_TRY(walk_folder(child->get(), below, depth + 1, seen, visit));
+      PCTX_TRY(walk_folder(child->get(), below, depth + 1, seen, visit, open_closed));
     }
     PCTX_TRY(visit(folder, name, below, status));
   }
@@ -92,15 +102,6 @@ std::string other_line(int folder, const std::string& name, const std::string& p
   return fmt::format("F {} {}\n", status.st_size, manifest_path(path));
 }
 
-// A folder that its owner may not enter yet. Never through a link: fchmodat follows them.
-Result<Fd> open_closed_folder(int parent, const std::string& name) {
-  auto fd = open_folder(parent, name);
-  struct stat status {};
-  if (fd || ::fstatat(parent, name.c_str(), &status, AT_SYMLINK_NOFOLLOW) != 0 || !S_ISDIR(status.st_mode)) return fd;
-  if (::fchmodat(parent, name.c_str(), 0700, 0) != 0) return os_error("cannot open a folder of an Environment");
-  return open_folder(parent, name);
-}
-
 Result<void> empty_folder(int top, int folder, int depth, std::uint64_t& moved) {
   (void)::fchmod(folder, 0700);
   for (const std::string& name : PCTX_TRY(names_in(folder))) {
@@ -109,6 +110,7 @@ Result<void> empty_folder(int top, int folder, int depth, std::uint64_t& moved) 
     if (depth >= kDeepest) {
       // One descriptor per level: what is deeper is moved to the top and met again there.
       const std::string place = fmt::format(".deep-{}", moved++);
+      (void)::fchmod(child.get(), 0700);  // or it could not be moved
       if (::renameat(folder, name.c_str(), top, place.c_str()) != 0) return os_error("cannot remove an Environment");
       continue;
     }
@@ -127,9 +129,9 @@ std::string manifest_path(std::string_view path) {
   return result;
 }
 
-Result<void> walk(int top, const Visit& visit) {
+Result<void> walk(int top, const Visit& visit, bool open_closed) {
   std::uint64_t seen = 0;
-  return walk_folder(top, "", 0, seen, visit);
+  return walk_folder(top, "", 0, seen, visit, open_closed);
 }
 
 std::uint64_t measure(int top) {
@@ -182,7 +184,8 @@ Result<Frozen> freeze(int top) {
           others += other_line(folder, name, path, status);
         }
         return {};
-      }));
+      },
+      true));
   frozen.manifest += others;
   return frozen;
 }
