@@ -67,7 +67,10 @@ python=/usr/bin/python3
 # What the environment was made from: the interpreter, the place (an environment cannot be moved) and the pinned packages.
 fingerprint() { { "$python" -c 'import sys; print(sys.version)'; pwd; cat requirements-dev.txt; } | sha256sum; }
 
-venv_ready() { .venv/bin/python -c '' 2>/dev/null && [[ $goal == demo || $(cat "$stamp" 2>/dev/null) == "$(fingerprint)" ]]; }
+venv_ready() {
+  .venv/bin/python -c '' 2>/dev/null && [[ -x .venv/bin/uv ]] &&
+    [[ $goal == demo || $(cat "$stamp" 2>/dev/null) == "$(fingerprint)" ]]
+}
 venv() {
   if ! .venv/bin/python -m pip --version >/dev/null 2>&1; then
     "$python" -m venv --clear .venv
@@ -75,6 +78,8 @@ venv() {
   if [[ $goal == test ]]; then
     .venv/bin/python -m pip install --disable-pip-version-check --progress-bar off -r requirements-dev.txt
     fingerprint >"$stamp"
+  else
+    .venv/bin/python -m pip install --disable-pip-version-check --progress-bar off "$(grep '^uv==' requirements-dev.txt)"
   fi
 }
 

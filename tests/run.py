@@ -146,6 +146,22 @@ def pytest(identity: Identity, *arguments: str, timeout: float) -> Tally:
     return tally
 
 
+def index_settings() -> dict[str, str]:
+    """Where packages come from on this host, for tests that build Environments under another identity."""
+    kept = (
+        "UV_",
+        "PIP_",
+        "SSL_CERT_",
+        "HTTP_PROXY",
+        "HTTPS_PROXY",
+        "NO_PROXY",
+        "http_proxy",
+        "https_proxy",
+        "no_proxy",
+    )
+    return {name: value for name, value in os.environ.items() if name.startswith(kept)}
+
+
 def suite_env(base: dict[str, str], root: Path) -> dict[str, str]:
     return base | {"PCTX_SANDBOX_BIN": str(root / ".venv/bin/pctx-sandbox"), "PYTHONDONTWRITEBYTECODE": "1"}
 
@@ -158,7 +174,7 @@ def myself() -> Identity:
 def root_by_sudo() -> Identity | None:
     if not shutil.which("sudo") or run(["sudo", "-n", "true"], timeout=20, stderr=subprocess.DEVNULL) != 0:
         return None
-    env = suite_env({}, TREE)
+    env = suite_env(index_settings(), TREE)
     return Identity("root", python=("sudo", "-n", "env", *(f"{k}={v}" for k, v in env.items()), sys.executable))
 
 
@@ -182,11 +198,12 @@ def staged_for(user: pwd.struct_passwd):
             if (TREE / part).is_dir():
                 shutil.copytree(TREE / part, stage / part, ignore=shutil.ignore_patterns("__pycache__"))
         (stage / ".venv/bin").mkdir(parents=True)
-        shutil.copy(TREE / ".venv/bin/pctx-sandbox", stage / ".venv/bin")
+        for program in ("pctx-sandbox", "uv"):
+            shutil.copy(TREE / ".venv/bin" / program, stage / ".venv/bin")
         packages = next((TREE / ".venv/lib").glob("python3*/site-packages"))
         subprocess.run(["cp", "-a", "--reflink=auto", str(packages), str(stage / "packages")], check=True)
         subprocess.run(["chmod", "-R", "a+rX", str(stage)], check=True)
-        env = {
+        env = index_settings() | {
             "HOME": user.pw_dir,
             "USER": user.pw_name,
             "LOGNAME": user.pw_name,

@@ -216,9 +216,10 @@ Result<bool> Build::make_tree() {
   // Without network, index settings and site: nothing that was just installed (a .pth file, sitecustomize) is run by
   // it. Sources are never looked at again, so their times do not matter.
   const std::string jobs = std::to_string(std::clamp(::sysconf(_SC_NPROCESSORS_ONLN), 1L, 16L));
-  const auto compiled = PCTX_TRY(
-      in_box(compile, {python_.executable, "-I", "-S", "-m", "compileall", "-qq", "-j", jobs, "--invalidation-mode",
-                       "unchecked-hash", fmt::format("{}/lib/python{}/site-packages", place_, python_.minor())}));
+  const auto compiled =
+      PCTX_TRY(in_box(compile, {python_.executable, "-I", "-S", "-m", "compileall", "-qq", "-j", jobs, "-x", "/tests/",
+                                "--invalidation-mode", "unchecked-hash",
+                                fmt::format("{}/lib/python{}/site-packages", place_, python_.minor())}));
   // A package may hold files that are not Python of this version; they fail when they are imported, not now.
   record_.bytecode = compiled.has_value();
   return stopped_.empty();

@@ -77,7 +77,7 @@ Result<void> finish_tree(int tree, const std::vector<Requirement>& requirements,
   record.size = frozen.size;
   PCTX_TRY(write_new(tree, kManifestName, frozen.manifest));
   PCTX_TRY(write_new(tree, kRecordName, record_to_json(record)));
-  if (::fchmod(tree, 0555) != 0) return os_error("cannot freeze an Environment");
+  if (::fchmod(tree, 0755) != 0) return os_error("cannot freeze an Environment");
   return {};
 }
 

@@ -67,6 +67,15 @@ Result<Record> read_record(int top, const std::string& key) {
   return record;
 }
 
+// A folder that its owner may not write to cannot be moved to another one, which would change its "..".
+bool make_movable(const std::string& folder) {
+  const int before = errno;
+  const Fd fd{::open(folder.c_str(), O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC)};
+  const bool done = fd && ::fchmod(fd.get(), 0755) == 0;
+  errno = before;
+  return done;
+}
+
 bool looks_whole(int top, const Record& record) {
   std::array<char, PATH_MAX> target{};
   const ssize_t length = ::readlinkat(top, "bin/python", target.data(), target.size() - 1);
@@ -144,7 +153,9 @@ Result<std::string> Store::make_staging(const std::string& key) const {
 
 Result<Environment> Store::publish(const std::string& key, const std::string& staging) const {
   const std::string tree = staging + "/tree", place = environment_path(key);
+  const Fd top = PCTX_TRY(sys::open_at(AT_FDCWD, tree, O_RDONLY | O_DIRECTORY | O_NOFOLLOW));
   if (::renameat2(AT_FDCWD, tree.c_str(), AT_FDCWD, place.c_str(), RENAME_NOREPLACE) != 0) {
+    if (errno == EEXIST) (void)make_movable(place);
     if (errno != EEXIST || ::renameat2(AT_FDCWD, tree.c_str(), AT_FDCWD, place.c_str(), RENAME_EXCHANGE) != 0)
       return os_error(fmt::format("cannot publish {}", place));
     // What was there may be in use: it goes when it no longer is.
@@ -152,6 +163,7 @@ Result<Environment> Store::publish(const std::string& key, const std::string& st
     (void)::rename(tree.c_str(), old.c_str());
     sweep_folder("old", "use");
   }
+  if (::fchmod(top.get(), 0555) != 0) return os_error(fmt::format("cannot freeze {}", place));
   auto found = PCTX_TRY(find(key));
   if (!found) return unavailable("an Environment was damaged right after it was built", "look at the disk");
   return *std::move(found);
@@ -205,6 +217,7 @@ Result<bool> Store::remove(const std::string& key) const {
   const Fd old = PCTX_TRY(sys::open_at(AT_FDCWD, folder_ + "/old", O_RDONLY | O_DIRECTORY));
   // First out of sight, in one step: what is half removed must not look built.
   const std::string name = fmt::format("{}-{}", key, ::getpid());
+  (void)make_movable(environment_path(key));
   if (::renameat(AT_FDCWD, environment_path(key).c_str(), old.get(), name.c_str()) != 0 && errno != ENOENT)
     return os_error(fmt::format("cannot remove {}", environment_path(key)));
   PCTX_TRY(remove_tree(old.get(), name));

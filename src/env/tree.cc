@@ -38,7 +38,17 @@ Result<Fd> open_folder(int parent, const std::string& name) {
   return sys::open_at(parent, name, O_RDONLY | O_DIRECTORY | O_NOFOLLOW);
 }
 
-Result<void> walk_folder(int folder, const std::string& path, int depth, std::uint64_t& seen, const Visit& visit) {
+// A folder that its owner may not enter yet. Never through a link: fchmodat follows them.
+Result<Fd> open_closed_folder(int parent, const std::string& name) {
+  auto fd = open_folder(parent, name);
+  struct stat status {};
+  if (fd || ::fstatat(parent, name.c_str(), &status, AT_SYMLINK_NOFOLLOW) != 0 || !S_ISDIR(status.st_mode)) return fd;
+  if (::fchmodat(parent, name.c_str(), 0700, 0) != 0) return os_error("cannot open a folder of an Environment");
+  return open_folder(parent, name);
+}
+
+Result<void> walk_folder(int folder, const std::string& path, int depth, std::uint64_t& seen, const Visit& visit,
+                         bool open_closed) {
   if (depth > kDeepest) return unavailable("the packages left folders that are too deep", "choose other packages");
   for (const std::string& name : PCTX_TRY(names_in(folder))) {
     struct stat status {};
@@ -50,10 +60,10 @@ Result<void> walk_folder(int folder, const std::string& path, int depth, std::ui
       return unavailable("the packages left more than 2,000,000 files", "choose other packages");
     const std::string below = path.empty() ? name : path + "/" + name;
     if (S_ISDIR(status.st_mode)) {
-      const auto child = open_folder(folder, name);
+      const auto child = open_closed ? open_closed_folder(folder, name) : open_folder(folder, name);
       if (!child && child.error().code == ENOENT) continue;
       if (!child) return child.error();
-      PCTX_TRY(walk_folder(child->get(), below, depth + 1, seen, visit));
+      PCTX_TRY(walk_folder(child->get(), below, depth + 1, seen, visit, open_closed));
     }
     PCTX_TRY(visit(folder, name, below, status));
   }
@@ -96,20 +106,15 @@ Result<void> empty_folder(int top, int folder, int depth, std::uint64_t& moved) 
   (void)::fchmod(folder, 0700);
   for (const std::string& name : PCTX_TRY(names_in(folder))) {
     if (::unlinkat(folder, name.c_str(), 0) == 0 || errno == ENOENT) continue;
-    const auto child = open_folder(folder, name);
-    if (!child) {
-      // A folder that its owner may not read: root's builds are not stopped by that, ours are.
-      (void)!::fchmodat(folder, name.c_str(), 0700, 0);
-    }
-    const Fd again = child ? Fd{} : PCTX_TRY(open_folder(folder, name));
-    const int fd = child ? child->get() : again.get();
+    const Fd child = PCTX_TRY(open_closed_folder(folder, name));
     if (depth >= kDeepest) {
       // One descriptor per level: what is deeper is moved to the top and met again there.
       const std::string place = fmt::format(".deep-{}", moved++);
+      (void)::fchmod(child.get(), 0700);  // or it could not be moved
       if (::renameat(folder, name.c_str(), top, place.c_str()) != 0) return os_error("cannot remove an Environment");
       continue;
     }
-    PCTX_TRY(empty_folder(top, fd, depth + 1, moved));
+    PCTX_TRY(empty_folder(top, child.get(), depth + 1, moved));
     if (::unlinkat(folder, name.c_str(), AT_REMOVEDIR) != 0 && errno != ENOENT)
       return os_error("cannot remove an Environment");
   }
@@ -124,9 +129,9 @@ std::string manifest_path(std::string_view path) {
   return result;
 }
 
-Result<void> walk(int top, const Visit& visit) {
+Result<void> walk(int top, const Visit& visit, bool open_closed) {
   std::uint64_t seen = 0;
-  return walk_folder(top, "", 0, seen, visit);
+  return walk_folder(top, "", 0, seen, visit, open_closed);
 }
 
 std::uint64_t measure(int top) {
@@ -141,8 +146,7 @@ std::uint64_t measure(int top) {
 
 Result<void> remove_tree(int parent, const std::string& name) {
   if (::unlinkat(parent, name.c_str(), 0) == 0 || errno == ENOENT) return {};
-  (void)!::fchmodat(parent, name.c_str(), 0700, 0);
-  const Fd top = PCTX_TRY(open_folder(parent, name));
+  const Fd top = PCTX_TRY(open_closed_folder(parent, name));
   std::uint64_t moved = 0;
   for (int attempt = 0;; ++attempt) {
     PCTX_TRY(empty_folder(top.get(), top.get(), 0, moved));
@@ -180,7 +184,8 @@ Result<Frozen> freeze(int top) {
           others += other_line(folder, name, path, status);
         }
         return {};
-      }));
+      },
+      true));
   frozen.manifest += others;
   return frozen;
 }

@@ -23,7 +23,8 @@ struct TreeSize {
 // Files, folders and links, deepest first; `path` is relative to the top, which itself is not visited.
 using Visit = std::function<Result<void>(int folder, const std::string& name, const std::string& path,
                                          const struct stat& status)>;
-Result<void> walk(int top, const Visit& visit);
+// `open_closed` opens folders that their owner may not enter; only for trees that nobody else writes to any more.
+Result<void> walk(int top, const Visit& visit, bool open_closed = false);
 
 // Bytes below `top`, as much of it as can be read now: for watching a build.
 std::uint64_t measure(int top);

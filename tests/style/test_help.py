@@ -6,7 +6,7 @@ import project
 import pytest
 
 # What the program must offer; whatever else it lists is checked as well.
-VERBS = {"run", "doctor", "explain", "setup", "help"}
+VERBS = {"run", "env", "doctor", "explain", "setup", "help"}
 OPTION = re.compile(r"^\s{2,}((?:-\w,\s?)?--[a-z][\w-]*)(.*)$")
 
 
@@ -36,7 +36,13 @@ def verbs(pctx):
     listed = re.split(r"^subcommands:", done.stdout, flags=re.IGNORECASE | re.MULTILINE)[-1]
     names = re.findall(r"^  ([a-z]+)\b", listed, re.MULTILINE)
     assert set(names) >= VERBS, done.stdout
-    return {name: pctx(name, "--help").stdout for name in names}
+    texts = {name: pctx(name, "--help").stdout for name in names}
+    # Verbs of a verb, such as `env build`.
+    for name, text in list(texts.items()):
+        inner = re.split(r"^subcommands:", text, flags=re.IGNORECASE | re.MULTILINE)[1:]
+        for word in re.findall(r"^  ([a-z]+)\b", inner[0], re.MULTILINE) if inner else []:
+            texts[f"{name} {word}"] = pctx(name, word, "--help").stdout
+    return texts
 
 
 def test_every_verb_has_help(verbs):
