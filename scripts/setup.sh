@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
 # Everything that `make demo` and `make test` need before they start, in numbered steps. Each step first looks whether its
-# work is done, so a second run starts at once. Afterwards .venv/bin/pctx-sandbox is the release build.
+# work is done, so a second run starts at once. Afterwards .venv/bin/pctx-sandbox is the release build, and
+# .venv/bin/python imports pctx_sandbox.
 #
 # usage: scripts/setup.sh demo|test [--vm] [--fuzz] [--bench] [--lint]
 #   demo: the packages, the environment and the program; test: also the test programs and the Python packages they use
@@ -65,22 +66,21 @@ stamp=.venv/requirements.sha256
 python=/usr/bin/python3
 [[ -x $python ]] || python=python3
 # What the environment was made from: the interpreter, the place (an environment cannot be moved) and the pinned packages.
-fingerprint() { { "$python" -c 'import sys; print(sys.version)'; pwd; cat requirements-dev.txt; } | sha256sum; }
+fingerprint() { { "$python" -c 'import sys; print(sys.version)'; pwd; cat requirements.txt requirements-dev.txt; } | sha256sum; }
 
 venv_ready() {
-  .venv/bin/python -c '' 2>/dev/null && [[ -x .venv/bin/uv ]] &&
+  .venv/bin/python -c 'import cloudpickle, tqdm, uv' 2>/dev/null &&
     [[ $goal == demo || $(cat "$stamp" 2>/dev/null) == "$(fingerprint)" ]]
 }
 venv() {
   if ! .venv/bin/python -m pip --version >/dev/null 2>&1; then
     "$python" -m venv --clear .venv
   fi
-  if [[ $goal == test ]]; then
-    .venv/bin/python -m pip install --disable-pip-version-check --progress-bar off -r requirements-dev.txt
-    fingerprint >"$stamp"
-  else
-    .venv/bin/python -m pip install --disable-pip-version-check --progress-bar off "$(grep '^uv==' requirements-dev.txt)"
-  fi
+  local requirements=(-r requirements.txt)
+  [[ $goal == test ]] && requirements+=(-r requirements-dev.txt)
+  .venv/bin/python -m pip install --disable-pip-version-check --progress-bar off "${requirements[@]}"
+  [[ $goal == test ]] && fingerprint >"$stamp"
+  return 0
 }
 
 # --- release build -----------------------------------------------------------------------------------------------------
@@ -89,15 +89,28 @@ build() {
   [[ -f build/release/build.ninja ]] || cmake --preset release
   cmake --build --preset release --target "${targets[@]}"
 }
-targets=(pctx-sandbox)
+targets=(pctx-sandbox pctx_native pctx_fork)
 [[ $goal == test ]] && targets=(all)
 
-# A copy, not a link: it survives `rm -rf build`. Renamed into place, since a running program cannot be overwritten.
-command_ready() { cmp -s build/release/pctx-sandbox .venv/bin/pctx-sandbox; }
-command_copy() {
-  cp build/release/pctx-sandbox .venv/bin/.pctx-sandbox.new
-  chmod 755 .venv/bin/.pctx-sandbox.new
-  mv .venv/bin/.pctx-sandbox.new .venv/bin/pctx-sandbox
+# The package is used from the tree, with what was compiled for it beside its sources. Copies, not links: they survive
+# `rm -rf build`. Renamed into place, since a running program cannot be overwritten.
+site_packages() { .venv/bin/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))'; }
+compiled=(pctx-sandbox:.venv/bin/pctx-sandbox
+          python/pctx_sandbox/_native.abi3.so:python/pctx_sandbox/_native.abi3.so
+          python/pctx_sandbox/guest/_fork.so:python/pctx_sandbox/guest/_fork.so)
+installed() {
+  for pair in "${compiled[@]}"; do
+    cmp -s "build/release/${pair%%:*}" "${pair##*:}" || return 1
+  done
+  [[ $(cat "$(site_packages)/pctx_sandbox_tree.pth" 2>/dev/null) == "$PWD/python" ]]
+}
+install_tree() {
+  for pair in "${compiled[@]}"; do
+    cp "build/release/${pair%%:*}" "${pair##*:}.new"
+    chmod 755 "${pair##*:}.new"
+    mv "${pair##*:}.new" "${pair##*:}"
+  done
+  printf '%s\n' "$PWD/python" >"$(site_packages)/pctx_sandbox_tree.pth"
 }
 
 # sudo may have to ask for a password, which it cannot do from a step whose output goes to a file.
@@ -107,4 +120,4 @@ step 1/4 "packages" packages_ready packages
 step 2/4 "Python environment in .venv" venv_ready venv
 # Only ninja knows whether something changed: it is always asked, and answers in a moment.
 step 3/4 "release build" false build
-step 4/4 ".venv/bin/pctx-sandbox" command_ready command_copy
+step 4/4 ".venv/bin/pctx-sandbox and the Python package" installed install_tree
