@@ -43,6 +43,7 @@ class Broker {
   void read(Session& session);
   void handle(Session& session, Request request);
   void drop(Session& session);
+  void release(Session& session);
   void ask(Session& session, const PoolSpec& spec, Millis patience);
   Result<Entry*> entry_for(const PoolSpec& spec);
   void serve_queue(const std::string& key);
@@ -120,8 +121,10 @@ void Broker::handle(Session& session, Request request) {
     session.worker->start_call();
   }
   if (request.done && session.worker != nullptr) {
-    session.done = true;
     session.worker->kill();
+    session.done = true;
+    // A call that was over before its start was worth a message: nobody waits to hear how its Worker ended.
+    if (!session.started) release(session);
   }
   if (!request.lease) return;
   if (session.phase == Session::Phase::waiting || (session.worker != nullptr && !session.done)) {
@@ -134,12 +137,19 @@ void Broker::handle(Session& session, Request request) {
     ask(session, *request.lease, request.queue_timeout);
 }
 
+void Broker::release(Session& session) {
+  loop_.cancel(session.patience);
+  tenants_.erase(session.worker);
+  session.worker = nullptr;
+  session.phase = Session::Phase::idle;
+}
+
 void Broker::drop(Session& session) {
   loop_.forget(session.fd());
   loop_.cancel(session.patience);
   if (session.worker != nullptr) {
-    tenants_.erase(session.worker);
     session.worker->kill();
+    release(session);
   }
   if (const auto found = pools_.find(session.pool); found != pools_.end()) std::erase(found->second.queue, &session);
   sessions_.erase(session.fd());
