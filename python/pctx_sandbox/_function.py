@@ -49,6 +49,7 @@ class _Head(NamedTuple):
     """The part of a call that is the same every time."""
 
     data: bytes
+    without_arguments: list[bytes]  # the whole call, ready to be sent
     travelled: dict[str, type]
     snapshot: Snapshot
     include: object
@@ -152,6 +153,8 @@ class Prepared:
         include = _modules.include_signature(self.settings.include) if self.settings.include else None
         if head is None or head.include != include or not head.snapshot.holds():
             head = self._head = self._make_head(include)
+        if head is not None and not args and not keywords:
+            return client.Call(self.name, self.settings, head.without_arguments), head.travelled
         plain = pickle_plain(args, keywords) if head is not None else None
         if head is not None and plain is not None:
             header = wire.pack_header(wire.CALL, len(head.data) + len(plain))
@@ -169,7 +172,10 @@ class Prepared:
         travelled = {**self._returned, **pickled.travelled}
         options = self._options(travelled)
         prefix = wire.PARTS.pack(len(options) | wire.PLAIN, len(function) | wire.PLAIN)
-        return _Head(prefix + options + function, travelled, snapshot, include)
+        data = prefix + options + function
+        nothing = pickle_plain((), {}) or b""
+        whole = [wire.pack_header(wire.CALL, len(data) + len(nothing)) + data + nothing]
+        return _Head(data, whole, travelled, snapshot, include)
 
     def _encode_together(self, args: tuple[Any, ...], keywords: dict[str, Any]) -> tuple[client.Call, dict[str, type]]:
         """Function and arguments in one pickle, so that what they share inside is shared there too."""
