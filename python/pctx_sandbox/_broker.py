@@ -99,6 +99,7 @@ class Connection:
         self.ended: dict[str, Any] | None = None
         self.fd = self.sock.fileno()
         self._owed = 0
+        self.started = False
         self._buffer = bytearray(LARGEST_PACKET)
         self._buffers = [self._buffer]
         self._used: Lease | None = None
@@ -111,12 +112,18 @@ class Connection:
         except OSError as error:
             raise BrokerGone(str(error)) from None
 
-    def start(self) -> None:
-        self._owed += 1
+    def begin(self) -> None:
+        """The call is with its Worker."""
+        self.started = False
         self.ended = None
-        self.send(START)
         # Closing takes a while, and from here on somebody else is at work.
         self.tidy()
+
+    def start(self) -> None:
+        """Tells the Broker, which then owes us how the Worker ends."""
+        self.started = True
+        self._owed += 1
+        self.send(START)
 
     def finish(self, packet: bytes) -> None:
         """Ends this lease; `packet` may ask for the next one."""

@@ -28,6 +28,8 @@ from .guest import wire
 
 # How much longer than the function's own limit we wait for the Broker to enforce it.
 GRACE_SECONDS = 15.0
+# The function's time limit counts from the Broker's `start`, which is sent this much after the call at the latest.
+ANNOUNCE_MILLISECONDS = 2
 # A Broker that leaves takes its kept leases along, and the one that starts may find its socket still warm.
 ATTEMPTS = 3
 PAUSE_SECONDS = 0.1
@@ -107,7 +109,7 @@ def execute(
             time.sleep(attempt * PAUSE_SECONDS)
             continue
         try:
-            answer, buffers = _converse(connection, call, output)
+            answer, buffers = _converse(connection, call, output, want_end)
             if canceller is not None:
                 canceller.release()
             _raise_if_cancelled(canceller)
@@ -138,17 +140,15 @@ def _lease_error(error: LeaseError, call: Call) -> SandboxError:
     return SandboxStartupError(f"no box for {call.name}(): {error}")
 
 
-def _converse(connection: Connection, call: Call, output: Output) -> tuple[wire.Frame, list[memoryview]]:
+def _converse(
+    connection: Connection, call: Call, output: Output, want_end: bool
+) -> tuple[wire.Frame, list[memoryview]]:
     lease = connection.lease
     assert lease is not None
     rest = _send(lease, call)
-    try:
-        # From here on the Worker is at work; what we set up now costs no time.
-        connection.start()
-    except BrokerGone as error:
-        if rest:
-            raise _NotStarted from None
-        raise _lost(call, error) from None
+    connection.begin()
+    if want_end:
+        _announce(connection, call, unread=bool(rest))  # a receipt tells the time of the whole call
     reader = wire.AnswerReader()
     try:
         poll = lease.watch(connection.fd)
@@ -164,6 +164,15 @@ def _converse(connection: Connection, call: Call, output: Output) -> tuple[wire.
     finally:
         reader.close()
     return answer, buffers
+
+
+def _announce(connection: Connection, call: Call, unread: bool) -> None:
+    try:
+        connection.start()
+    except BrokerGone as error:
+        if unread:
+            raise _NotStarted from None
+        raise _lost(call, error) from None
 
 
 def _send(lease: Lease, call: Call) -> list[memoryview]:
@@ -203,7 +212,11 @@ def _run(
     wait = call.settings.timeout_sec + GRACE_SECONDS
     deadline = time.monotonic() + wait
     while True:
-        events = poll.poll(int(wait * 1000) + 1)
+        # Most calls are over before their start was worth waking the Broker for; the others are announced a little late.
+        events = poll.poll(int(wait * 1000) + 1 if connection.started else ANNOUNCE_MILLISECONDS)
+        if not events and not connection.started:
+            _announce(connection, call, unread=bool(rest))
+            continue
         broker_spoke = worker_spoke = False
         for fd, event in events:
             if fd in names:
@@ -264,6 +277,8 @@ def _death(
     """Why there is no answer: a limit, a crash, an exit, or a Worker that was taken away before it began."""
     try:
         _drain(lease, poll, output)
+        if not connection.started:
+            connection.start()  # late, but it is owed an answer
         end = connection.wait_for_end()
     except OutputLimit:
         return _raised.too_much_output(call.name, call.settings)

@@ -119,6 +119,8 @@ void Broker::handle(Session& session, Request request) {
     loop_.cancel(session.patience);
     session.started = true;
     session.worker->start_call();
+  } else if (request.start && !session.report.empty()) {
+    (void)session.send(std::exchange(session.report, {}));  // it ended before its start was announced
   }
   if (request.done && session.worker != nullptr) {
     session.worker->kill();
@@ -220,6 +222,7 @@ void Broker::hand_over(Session& session, Worker& worker) {
   session.phase = Session::Phase::leased;
   session.worker = &worker;
   session.started = session.done = false;
+  session.report.clear();
   tenants_[&worker] = &session;
   const Worker::Lease lease = worker.lease();
   const bool sent = session.send(R"({"leased": {}})", {lease.socket, lease.out, lease.err});
@@ -239,10 +242,9 @@ void Broker::on_ended(Worker& worker) {
   if (found == tenants_.end()) return;
   Session& session = *found->second;
   tenants_.erase(found);
-  if (session.started) {
-    Json report = Json::parse(report_json(worker.ending(), false));
-    (void)session.send(Json{{"ended", std::move(report)}}.dump());
-  }
+  Json report = Json::parse(report_json(worker.ending(), false));
+  session.report = Json{{"ended", std::move(report)}}.dump();
+  if (session.started) (void)session.send(std::exchange(session.report, {}));
   finish(session);
 }
 

@@ -24,6 +24,7 @@ class Session {
   Worker* worker = nullptr;  // leased
   bool started = false;      // its `ended` is owed
   bool done = false;         // the caller has its answer
+  std::string report;        // how a Worker ended whose start nobody has announced yet
   std::string next;          // text of the lease to take once this one has ended
   sys::Loop::TimerId patience = 0;
 
