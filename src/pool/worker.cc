@@ -21,6 +21,8 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 
+constexpr auto kWarmPatience = std::chrono::seconds{30};
+
 // From a wide range: libraries notice a fork by the pid, so no two Workers of a Zygote, and never the Zygote, share one.
 std::uint16_t random_pid() {
   std::uint16_t value = 0;
@@ -74,6 +76,7 @@ Result<void> Worker::cut(const Maker& maker) {
   std::tie(socket_, their_socket_) = PCTX_TRY(wire::pair(SOCK_STREAM));
   std::tie(out_, their_out_) = PCTX_TRY(make_pipe());
   std::tie(err_, their_err_) = PCTX_TRY(make_pipe());
+  given_ = {file_id(their_out_.get()), file_id(their_err_.get()), file_id(their_socket_.get())};
   status_ = std::move(ours);
   made_ = std::move(made);
   CutOrder order{.tag = tag_, .first_pid = random_pid(), .status = theirs.get(), .ready = made_by.get()};
@@ -109,6 +112,7 @@ void Worker::on_cut(Fd pidfd, int error) {
 }
 
 Result<std::vector<int>> Worker::fork_order() {
+  zygote_ = around_.zygote();
   namespaces_ = PCTX_TRY(open_namespaces(init_));
   std::vector<int> fds{their_socket_.get(), their_out_.get(), their_err_.get()};
   for (const Fd& fd : namespaces_.fds) fds.push_back(fd.get());
@@ -125,6 +129,7 @@ void Worker::on_forked(int error) {
   if (state_ != State::forking) return;
   if (error != 0) return fail(os_error("the Zygote could not fork a Worker", error));
   loop_.watch(socket_.get(), EPOLLIN, [this](std::uint32_t) { on_ready_byte(); });
+  deadline_ = loop_.after(kWarmPatience, [this] { fail(unavailable("a Worker did not become ready in time", "try again")); });
   become(State::warming);
 }
 
@@ -132,10 +137,11 @@ Result<void> Worker::inspect() {
   pid_ = PCTX_TRY(find_worker(around_.maker, init_, around_.known()));
   pid_below_ = PCTX_TRY(pctx::pid_below(pid_));
   if (const int directory = cgroup_.directory(); directory >= 0) PCTX_TRY(join_by_pid(directory, pid_));
-  return inspect_worker(pid_, init_);
+  return inspect_worker(pid_, init_, zygote_, given_, plan_.workdir);
 }
 
 void Worker::on_ready_byte() {
+  loop_.cancel(deadline_);
   loop_.forget(socket_.get());
   char byte = 0;
   const ssize_t got = ::recv(socket_.get(), &byte, 1, MSG_DONTWAIT);
@@ -183,6 +189,11 @@ void Worker::check_limits() {
   }
   if (over) return kill();
   watch_ = loop_.after(kWatchInterval, [this] { check_limits(); });
+}
+
+void Worker::discard() {
+  discarded_ = true;
+  kill();
 }
 
 void Worker::kill() {
@@ -233,7 +244,8 @@ void Worker::on_reaped(Millis cpu) {
   }
   if (auto removed = cgroup_.remove(); !removed && !error_) error_ = removed.error();
   pidfd_.reset();
-  if (!lent_ && !error_) error_ = unavailable("a Worker ended before it was ready", "try again");
+  if (state_ < State::waiting && !discarded_ && !error_)
+    error_ = unavailable("a Worker ended before it was ready", "try again");
   become(State::ended);
 }
 
