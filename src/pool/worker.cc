@@ -42,6 +42,10 @@ Result<void> join_by_pid(int directory, pid_t pid) {
 
 }  // namespace
 
+std::string unique_cgroup_name(std::uint16_t tag) {
+  return fmt::format("{}{}-{:x}-{}", kCgroupPrefix, ::getpid(), Clock::now().time_since_epoch().count(), tag);
+}
+
 Worker::Worker(sys::Loop& loop, const Plan& plan, std::uint16_t tag, Surroundings around,
                std::function<void(Worker&)> changed)
     : loop_(loop), plan_(plan), tag_(tag), around_(std::move(around)), changed_(std::move(changed)) {}
@@ -61,14 +65,13 @@ void Worker::become(State state) {
 
 void Worker::fail(Error error) {
   if (state_ == State::ended) return;
-  error_ = std::move(error);
+  if (!discarded_) error_ = std::move(error);
   kill();
   if (!pidfd_) become(State::ended);
 }
 
 Result<void> Worker::cut(const Maker& maker) {
-  const std::string name = fmt::format("{}{}-{:x}-{}", kCgroupPrefix, ::getpid(), since_.time_since_epoch().count(), tag_);
-  cgroup_ = PCTX_TRY(BoxCgroup::make(plan_, name));
+  cgroup_ = PCTX_TRY(BoxCgroup::make(plan_, unique_cgroup_name(tag_)));
   tasks_ = PCTX_TRY(cgroup_.open_tasks());
   memory_event_ = cgroup_.watch_memory();
   auto [ours, theirs] = PCTX_TRY(wire::pair(SOCK_SEQPACKET));
