@@ -28,6 +28,7 @@ constexpr auto kAgeOfOneZygote = std::chrono::hours{1};
 constexpr unsigned kFailuresInARow = 3;
 constexpr auto kImportPatience = std::chrono::seconds{30};  // for one package
 constexpr auto kForkPatience = std::chrono::seconds{30};
+constexpr rlim_t kMostWorkers = 128;
 constexpr std::size_t kLongestWord = 1000;
 constexpr const char* kSupport = "/run/pctx";
 
@@ -111,6 +112,9 @@ Result<std::unique_ptr<Pool>> Pool::start(sys::Loop& loop, const PoolSpec& spec,
   std::unique_ptr<Pool> pool{new Pool(loop, std::move(plan), std::move(listener))};
   // Forks and imports take their Zygote's own time, of which no call may use up the rest.
   std::erase_if(pool->plan_.rlimits, [](const ResourceLimit& limit) { return limit.resource == RLIMIT_CPU; });
+  // Every process below the maker counts for the Zygote's own fork; Workers get theirs when they are made.
+  for (ResourceLimit& limit : pool->plan_.rlimits)
+    if (limit.resource == RLIMIT_NPROC) limit.value = kMostWorkers * (pool->plan_.policy.limits.pids + 2);
   for (LimitBinding& binding : pool->plan_.bindings)
     if (binding.limit == "cpu_time") binding.by = "watchdog";
   pool->preload_ = spec.preload;

@@ -3,6 +3,7 @@
 #include <fcntl.h>
 #include <sys/epoll.h>
 #include <sys/random.h>
+#include <sys/resource.h>
 #include <sys/socket.h>
 
 #include <csignal>
@@ -140,6 +141,11 @@ Result<void> Worker::inspect() {
   pid_ = PCTX_TRY(find_worker(around_.maker, init_, around_.known()));
   pid_below_ = PCTX_TRY(pctx::pid_below(pid_));
   if (const int directory = cgroup_.directory(); directory >= 0) PCTX_TRY(join_by_pid(directory, pid_));
+  // One more for our init. Not by the Worker itself, whose Zygote may have other plans.
+  const rlimit processes{plan_.policy.limits.pids + 1, plan_.policy.limits.pids + 1};
+  for (const ResourceLimit& limit : plan_.rlimits)
+    if (limit.resource == RLIMIT_NPROC && ::prlimit(pid_, RLIMIT_NPROC, &processes, nullptr) != 0)
+      return os_error("cannot limit the processes of a Worker");
   return inspect_worker(pid_, init_, zygote_, given_, plan_.workdir);
 }
 
