@@ -304,7 +304,7 @@ def _death(
         return _NotStarted() if unread or _never_read(lease) else _lost(call, error)
     outcome = end.get("outcome")
     kind = outcome.get("kind") if isinstance(outcome, dict) else None
-    if unread and kind not in ("timed_out", "out_of_memory"):
+    if kind not in ("timed_out", "out_of_memory") and (unread or (kind == "signaled" and _never_read(lease))):
         return _NotStarted()
     return _raised.ended(end, call.name, call.settings)
 
