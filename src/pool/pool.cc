@@ -46,6 +46,7 @@ void lend_support(const PoolSpec& spec, Policy& policy) {
 
 Command zygote_command(const PoolSpec& spec) {
   const Json config{{"environment", spec.environment},
+                    {"threads", std::max(1U, (spec.policy.limits.cpus + 999) / 1000)},
                     {"preload", spec.preload},
                     {"left", Json::object()}};
   std::vector<std::string> argv{spec.environment.empty() ? spec.python : spec.environment + "/bin/python", "-I"};
@@ -93,7 +94,8 @@ Result<std::unique_ptr<Pool>> Pool::start(sys::Loop& loop, const PoolSpec& spec,
 
 Pool::~Pool() {
   loop_.cancel(sweep_);
-  loop_.cancel(retry_);
+  loop_.cancel(slowed_);
+  loop_.forget(denial_fd_);
   loop_.cancel(patience_);
   workers_.clear();
   end_zygote();
@@ -185,6 +187,22 @@ Result<void> Pool::cut_zygote() {
   return {};
 }
 
+// A flood of refusals is answered slowly, see DenialLog.
+void Pool::watch_denials() {
+  denial_fd_ = denials_.poll_fd(Clock::now());
+  if (denial_fd_ < 0) return;
+  loop_.watch(denial_fd_, EPOLLIN, [this](std::uint32_t events) {
+    if ((events & EPOLLIN) == 0) {
+      loop_.forget(denial_fd_);
+      return denials_.close();
+    }
+    denials_.serve(Clock::now());
+    if (!denials_.slowed(Clock::now())) return;
+    loop_.forget(denial_fd_);
+    slowed_ = loop_.after(Millis{1}, [this] { watch_denials(); });
+  });
+}
+
 void Pool::end_zygote() {
   loop_.forget(zygote_.status.get());
   loop_.forget(zygote_.control.get());
@@ -199,6 +217,16 @@ void Pool::on_zygote_status() {
   FrameFds fds;
   const FrameRead read = read_frame(zygote_.status.get(), frame, fds);
   if (read == FrameRead::frame && frame.kind == Message::failure) return fail(describe_failure(frame, plan_, {}));
+  if (read == FrameRead::frame && frame.kind == Message::listener) {
+    loop_.forget(denial_fd_);
+    denials_.listen(std::move(fds[0]), plan_.policy.seccomp.has_value());
+    denials_.share([this](pid_t pid) -> std::vector<Denial>* {
+      for (const auto& worker : workers_)
+        if (worker->holds(pid)) return &worker->denials();
+      return nullptr;  // the Zygote's own
+    });
+    return watch_denials();
+  }
   if (read == FrameRead::end) loop_.forget(zygote_.status.get());  // it has become Python
 }
 
@@ -273,6 +301,9 @@ void Pool::fork_next() {
 
 void Pool::want(std::size_t waiting) {
   wanted_ = waiting;
+  std::size_t coming = 0;
+  for (const auto& worker : workers_)
+    if (worker->state() == Worker::State::waiting && !worker->retired() && ++coming > wanted_) worker->retire();
   fill();
 }
 
@@ -308,7 +339,7 @@ void Pool::add_worker() {
 Worker* Pool::take() {
   last_used_ = Clock::now();
   for (const auto& worker : workers_)
-    if (worker->state() == Worker::State::waiting) return worker.get();
+    if (worker->state() == Worker::State::waiting && !worker->retired()) return worker.get();
   return nullptr;
 }
 
@@ -324,7 +355,7 @@ void Pool::on_change(Worker& worker) {
       ++figures_.calls;
       return;
     case Worker::State::ended:
-      if (worker.error() != nullptr && ++failures_ >= kFailuresInARow) fail(*worker.error());
+      if (worker.error() != nullptr && !worker.retired() && ++failures_ >= kFailuresInARow) fail(*worker.error());
       listener_.ended(worker);
       // Not from inside its own handler.
       if (sweep_ == 0) sweep_ = loop_.after({}, [this] { sweep(); });

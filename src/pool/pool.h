@@ -79,6 +79,7 @@ class Pool {
   void fork_next();
   void on_change(Worker& worker);
   void sweep();
+  void watch_denials();
   void fail(Error error);
 
   sys::Loop& loop_;
@@ -87,6 +88,8 @@ class Pool {
   Maker maker_;
   bool template_stands_ = false;
   Zygote zygote_;
+  DenialLog denials_;  // of all Workers: they have their filter from the Zygote
+  int denial_fd_ = -1;
   std::list<std::unique_ptr<Worker>> workers_;
   std::deque<std::uint16_t> to_fork_;  // boxes that stand, by tag; the first one is being forked into if `forking_`
   bool forking_ = false;
@@ -94,7 +97,7 @@ class Pool {
   std::size_t wanted_ = 2;
   unsigned failures_ = 0;  // in a row
   bool failed_ = false;
-  sys::Loop::TimerId sweep_ = 0, retry_ = 0, patience_ = 0;
+  sys::Loop::TimerId sweep_ = 0, patience_ = 0, slowed_ = 0;
   Clock::time_point last_used_ = Clock::now();
   PoolFigures figures_;
 };

@@ -145,8 +145,23 @@ void Worker::on_ready_byte() {
   become(State::waiting);
 }
 
+bool Worker::holds(pid_t pid) const { return init_ > 0 && share_pid_namespace(pid, init_); }
+
+void Worker::retire() {
+  retired_ = true;
+  kill();
+}
+
 Worker::Lease Worker::lease() {
   lent_ = true;
+  // Before the caller can begin. What cannot be listed is not: the call is worth more than the list.
+  if (plan_.policy.mnt) {
+    mnt_ = Fd{::open(plan_.policy.mnt->c_str(), O_PATH | O_DIRECTORY | O_CLOEXEC)};
+    if (auto snapshot = take_snapshot(mnt_.get(), {}); snapshot) {
+      before_ = *std::move(snapshot);
+      await_clock_tick(*before_);
+    }
+  }
   become(State::leased);
   return {socket_.get(), out_.get(), err_.get()};
 }
@@ -233,7 +248,7 @@ void Worker::on_reaped(Millis cpu) {
   }
   if (auto removed = cgroup_.remove(); !removed && !error_) error_ = removed.error();
   pidfd_.reset();
-  if (!lent_ && !error_) error_ = unavailable("a Worker ended before it was ready", "try again");
+  if (!lent_ && !error_ && !retired_) error_ = unavailable("a Worker ended before it was ready", "try again");
   become(State::ended);
 }
 
@@ -246,11 +261,14 @@ Ending Worker::ending() const {
   Receipt& receipt = ending.receipt;
   receipt.layers = plan_.layers;
   receipt.limits = plan_.bindings;
-  receipt.denials_recorded = false;
+  receipt.denials = denials_;
+  receipt.denials_recorded = plan_.listener;
   receipt.usage.wall = std::chrono::round<Millis>(ended_at_ - started_);
   receipt.usage.cpu =
       usage_.cpu_microseconds ? Millis{static_cast<Millis::rep>(*usage_.cpu_microseconds / 1000)} : reaped_cpu_;
   receipt.usage.peak_memory = usage_.peak_memory;
+  if (before_)
+    if (auto after = take_snapshot(mnt_.get(), {}); after) ending.changes = diff(*before_, *after);
   return ending;
 }
 

@@ -61,6 +61,11 @@ class Worker {
   pid_t pid_below() const { return pid_below_; }  // as the maker sees it; 0 while there is none
   pid_t init() const { return init_; }            // as the host does
   pid_t pid() const { return pid_; }
+  bool holds(pid_t pid) const;  // the process is in this box
+  std::vector<Denial>& denials() { return denials_; }
+  // Ended because nobody needs it: no failure.
+  void retire();
+  bool retired() const { return retired_; }
   const Error* error() const { return error_ ? &*error_ : nullptr; }
   Ending ending() const;  // once it has ended
 
@@ -90,7 +95,10 @@ class Worker {
   sys::Loop::TimerId deadline_ = 0, watch_ = 0;
   Verdict verdict_;
   bool told_ = false;  // we know how it ended
-  bool lent_ = false;
+  bool lent_ = false, retired_ = false;
+  std::vector<Denial> denials_;
+  Fd mnt_;
+  std::optional<FolderSnapshot> before_;
   CgroupUsage usage_;
   Millis reaped_cpu_{0};
   std::optional<Error> error_;

@@ -19,6 +19,11 @@ SUPPORT = "/run/pctx"
 # Threads that survive a fork harmlessly because nobody waits for them (pyarrow's allocator frees memory in one).
 HARMLESS_THREADS = {"jemalloc_bg_thd"}
 # A library that starts a thread per CPU at import cannot be forked after it.
+THREAD_SETTERS = {
+    "openblas": ("openblas_set_num_threads", "openblas_set_num_threads64_", "scipy_openblas_set_num_threads64_"),
+    "mkl_rt": ("MKL_Set_Num_Threads",),
+    "gomp": ("omp_set_num_threads",),
+}
 NAMESPACES = 7
 ONE_THREAD = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "NUMEXPR_NUM_THREADS")
 
@@ -36,7 +41,7 @@ def main() -> NoReturn:
     gc.collect()
     gc.freeze()  # a collection in a Worker would write to every object's header, and copy its page
     control.send(json.dumps({"ready": {"preloaded": loaded, "left": left}}).encode())
-    _fork_for_ever(control, worker)
+    _fork_for_ever(control, worker, config["threads"])
 
 
 def _load_support() -> Any:
@@ -86,7 +91,7 @@ def _preload(config: dict[str, Any]) -> tuple[list[str], dict[str, str]]:
     return loaded, left
 
 
-def _fork_for_ever(control: socket.socket, worker: Any) -> NoReturn:
+def _fork_for_ever(control: socket.socket, worker: Any, threads: int) -> NoReturn:
     native = ctypes.PyDLL(f"{SUPPORT}/guest/_fork.so")
     api = ctypes.pythonapi
     while True:
@@ -100,20 +105,39 @@ def _fork_for_ever(control: socket.socket, worker: Any) -> NoReturn:
         answer = native.pctx_fork(namespaces, NAMESPACES, tasks, len(tasks))
         if answer == 0:
             api.PyOS_AfterFork_Child()
-            _become_worker(worker, sock, out, err)
+            _become_worker(worker, sock, out, err, threads)
         api.PyOS_AfterFork_Parent()
         for fd in fds:
             os.close(fd)
         control.send(b"0" if answer > 0 else str(-answer).encode())
 
 
-def _become_worker(worker: Any, sock: int, out: int, err: int) -> NoReturn:
+def _raise_threads(count: int) -> None:
+    """Lets libraries use the CPUs of the call: those that are loaded already are told, the others read the variable."""
+    for name in ONE_THREAD:
+        os.environ[name] = str(count)
+    with open("/proc/self/maps") as maps:
+        paths = {line.split(maxsplit=5)[5].strip() for line in maps if ".so" in line}
+    for path in paths:
+        library = os.path.basename(path)
+        for part, functions in THREAD_SETTERS.items():
+            if part not in library:
+                continue
+            handle = ctypes.CDLL(path)
+            for function in functions:
+                if hasattr(handle, function):
+                    getattr(handle, function)(count)
+
+
+def _become_worker(worker: Any, sock: int, out: int, err: int, threads: int) -> NoReturn:
     null = os.open("/dev/null", os.O_RDWR)
     for source, target in ((null, 0), (out, 1), (err, 2), (sock, 3)):
         os.dup2(source, target)
     os.closerange(4, 64)
     if (numpy_random := sys.modules.get("numpy.random")) is not None:
         numpy_random.seed()  # the others notice the fork by themselves
+    if threads > 1:
+        _raise_threads(threads)
     worker.warm()
     os.write(3, b"R")
     worker.serve(3)
