@@ -54,12 +54,13 @@ void start_sweeper() {
   ::_exit(0);
 }
 
-int serve_here(Bound bound, const BrokerOptions& options) {
+int serve_here(const BrokerAddress& address, Bound bound, const BrokerOptions& options) {
   start_sweeper();
   (void)::prctl(PR_SET_NAME, "pctx-broker");
   (void)!::chdir("/");
-  if (auto served = serve(std::move(bound.listener), options); !served) return complain(served.error());
-  return 0;
+  const auto served = serve(std::move(bound.listener), options);
+  (void)::unlink(address.socket.c_str());  // under the lock: nobody else's
+  return served ? 0 : complain(served.error());
 }
 
 // Returns 0 once the socket takes connections; the Broker lives on in a session of its own.
@@ -83,7 +84,7 @@ int serve_behind(const BrokerAddress& address, const BrokerOptions& options) {
       if (fd != keep[0] && fd != keep[1] && fd != keep[2]) ::close(fd);
     (void)!::write(told[1], "1", 1);
     ::close(told[1]);
-    ::_exit(*bound ? serve_here(std::move(**bound), options) : 0);
+    ::_exit(*bound ? serve_here(address, std::move(**bound), options) : 0);
   }
   ::close(told[1]);
   char byte = 0;
@@ -168,7 +169,7 @@ int start_broker(const Words& words, const BrokerOptions& options, bool foregrou
   auto bound = bind_broker(*address);
   if (!bound) return complain(bound.error());
   if (!*bound) return complain(unavailable("a Broker runs already", "stop it with 'pctx-sandbox stop'"));
-  return serve_here(std::move(**bound), options);
+  return serve_here(*address, std::move(**bound), options);
 }
 
 }  // namespace

@@ -25,6 +25,7 @@ using Json = nlohmann::json;
 constexpr std::uint64_t kForksOfOneZygote = 10'000;
 constexpr auto kAgeOfOneZygote = std::chrono::hours{1};
 constexpr unsigned kFailuresInARow = 3;
+constexpr auto kForkPatience = std::chrono::seconds{10};
 constexpr auto kImportPatience = std::chrono::seconds{120};
 constexpr const char* kSupport = "/run/pctx";
 
@@ -95,6 +96,7 @@ Result<std::unique_ptr<Pool>> Pool::start(sys::Loop& loop, const PoolSpec& spec,
 Pool::~Pool() {
   loop_.cancel(sweep_);
   loop_.cancel(slowed_);
+  loop_.cancel(stuck_);
   loop_.forget(denial_fd_);
   loop_.cancel(patience_);
   workers_.clear();
@@ -140,6 +142,8 @@ void Pool::on_maker() {
         loop_.watch(zygote_.pidfd.get(), EPOLLIN, [this](std::uint32_t) { on_zygote_end(); });
       } else if (Worker* found = worker()) {
         found->on_cut(std::move(fds[0]), frame.value);
+      } else if (fds[0]) {
+        (void)abi::pidfd_send_signal(fds[0].get(), SIGKILL);  // given up while it was made
       }
       break;
     case Message::blinded:
@@ -210,6 +214,7 @@ void Pool::end_zygote() {
   if (zygote_.pidfd) (void)abi::pidfd_send_signal(zygote_.pidfd.get(), SIGKILL);
   zygote_ = {};
   forking_ = false;
+  loop_.cancel(stuck_);
 }
 
 void Pool::on_zygote_status() {
@@ -269,6 +274,7 @@ void Pool::on_zygote_message() {
   const std::uint16_t tag = to_fork_.front();
   to_fork_.pop_front();
   forking_ = false;
+  loop_.cancel(stuck_);
   ++zygote_.forks;
   ++figures_.forked;
   for (const auto& worker : workers_)
@@ -296,6 +302,10 @@ void Pool::fork_next() {
     }
     forking_ = wire::send(zygote_.control.get(), "F", *order);
     if (!forking_) return;
+    // A hook that some package runs before a fork may hang: then a new Zygote takes its place.
+    stuck_ = loop_.after(kForkPatience, [this] {
+      if (zygote_.pidfd) (void)abi::pidfd_send_signal(zygote_.pidfd.get(), SIGKILL);
+    });
   }
 }
 
@@ -318,7 +328,7 @@ void Pool::fill() {
   std::size_t coming = 0;
   for (const auto& worker : workers_)
     if (worker->state() <= Worker::State::waiting) ++coming;
-  for (; coming < wanted_; ++coming) add_worker();
+  for (; coming < wanted_ && listener_.room(); ++coming) add_worker();
 }
 
 void Pool::add_worker() {

@@ -41,6 +41,7 @@ class Pool {
     std::function<void()> available;            // a Worker waits
     std::function<void(Worker&)> ended;         // a leased Worker is gone
     std::function<void(const Error&)> failed;   // no Worker will come
+    std::function<bool()> room;                 // one more Worker may live
   };
 
   static Result<std::unique_ptr<Pool>> start(sys::Loop& loop, const PoolSpec& spec, Listener listener);
@@ -97,7 +98,7 @@ class Pool {
   std::size_t wanted_ = 2;
   unsigned failures_ = 0;  // in a row
   bool failed_ = false;
-  sys::Loop::TimerId sweep_ = 0, patience_ = 0, slowed_ = 0;
+  sys::Loop::TimerId sweep_ = 0, patience_ = 0, slowed_ = 0, stuck_ = 0;
   Clock::time_point last_used_ = Clock::now();
   PoolFigures figures_;
 };

@@ -21,6 +21,9 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 
+// From the order to the first sign of life; nobody waits that long, but nothing may stay half made.
+constexpr auto kPatience = std::chrono::seconds{30};
+
 // From a wide range: libraries notice a fork by the pid, so no two Workers of a Zygote, and never the Zygote, share one.
 std::uint16_t random_pid() {
   std::uint16_t value = 0;
@@ -45,6 +48,7 @@ Worker::Worker(sys::Loop& loop, const Plan& plan, std::uint16_t tag, Surrounding
     : loop_(loop), plan_(plan), tag_(tag), around_(std::move(around)), changed_(std::move(changed)) {}
 
 Worker::~Worker() {
+  loop_.cancel(patience_);
   loop_.cancel(deadline_);
   loop_.cancel(watch_);
   for (const Fd* fd : {&status_, &made_, &memory_event_, &socket_}) loop_.forget(fd->get());
@@ -79,6 +83,7 @@ Result<void> Worker::cut(const Maker& maker) {
   CutOrder order{.tag = tag_, .first_pid = random_pid(), .status = theirs.get(), .ready = made_by.get()};
   for (const Fd& fd : tasks_) order.tasks.push_back(fd.get());
   PCTX_TRY(order_cut(maker, order));
+  patience_ = loop_.after(kPatience, [this] { fail(unavailable("a Worker was not ready in time", "try again")); });
   loop_.watch(status_.get(), EPOLLIN, [this](std::uint32_t) { on_status(); });
   if (memory_event_)
     loop_.watch(memory_event_.get(), EPOLLIN, [this](std::uint32_t) {
@@ -142,6 +147,7 @@ void Worker::on_ready_byte() {
   if (state_ != State::warming) return;
   if (got != 1 || byte != 'R') return fail(unavailable("a Worker ended while it was made ready", "try again"));
   if (auto trusted = inspect(); !trusted) return fail(std::move(trusted).error());
+  loop_.cancel(patience_);
   become(State::waiting);
 }
 
@@ -237,6 +243,7 @@ void Worker::on_exit(int wait_status) {
 
 void Worker::on_reaped(Millis cpu) {
   if (state_ == State::ended) return;
+  loop_.cancel(patience_);
   reaped_cpu_ = cpu;
   loop_.cancel(deadline_);
   loop_.cancel(watch_);

@@ -92,7 +92,7 @@ class Worker {
   Fd socket_, out_, err_;                    // the caller's ends
   Fd their_socket_, their_out_, their_err_;  // until the Zygote has them
   TreeMeter meter_;
-  sys::Loop::TimerId deadline_ = 0, watch_ = 0;
+  sys::Loop::TimerId deadline_ = 0, watch_ = 0, patience_ = 0;
   Verdict verdict_;
   bool told_ = false;  // we know how it ended
   bool lent_ = false, retired_ = false;
