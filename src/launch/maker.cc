@@ -161,6 +161,7 @@ struct Living {
   std::uint16_t tag;
 };
 std::array<Living, 4096> living;  // zero pages until used
+pid_t last_zygote = 0;            // an earlier one may still be dying under the same tag
 
 void cut(const ChildPlan& plan, const StatusFrame& request, const Order& order) noexcept {
   int gate[2];
@@ -189,6 +190,7 @@ void cut(const ChildPlan& plan, const StatusFrame& request, const Order& order) 
           entry = {static_cast<pid_t>(pid), request.index};
           break;
         }
+      if (order.zygote) last_zygote = static_cast<pid_t>(pid);
     }
     ::close(gate[0]);
     ::close(gate[1]);
@@ -200,23 +202,19 @@ void cut(const ChildPlan& plan, const StatusFrame& request, const Order& order) 
 }
 
 void blind() noexcept {
-  for (const Living& entry : living) {
-    if (entry.pid == 0 || entry.tag != kZygoteTag) continue;
-    const int zygote = static_cast<int>(::syscall(SYS_pidfd_open, entry.pid, 0));
-    const long child = ::syscall(SYS_clone, SIGCHLD, nullptr, nullptr, nullptr, nullptr);
-    if (child == 0) {
-      static constexpr const char* kOptions[] = {"size", "4096", "nr_inodes", "2", "mode", "0555", nullptr};
-      const bool inside = zygote >= 0 && ::setns(zygote, CLONE_NEWNS) == 0;
-      const int cover = inside ? new_filesystem("tmpfs", kOptions, abi::kMountRdonly | abi::kMountNosuid) : -1;
-      ::_exit(cover >= 0 && abi::move_mount(cover, AT_FDCWD, "/proc") == 0 ? 0 : 1);
-    }
-    ::close(zygote);
-    int status = -1;
-    if (child > 0) (void)::waitpid(static_cast<pid_t>(child), &status, __WALL);
-    const StatusFrame reply{Message::blinded, Step::fork, 0, kZygoteTag, status};
-    (void)send_frame(kControl, reply);
-    return;
+  const int zygote = static_cast<int>(::syscall(SYS_pidfd_open, last_zygote, 0));
+  const long child = ::syscall(SYS_clone, SIGCHLD, nullptr, nullptr, nullptr, nullptr);
+  if (child == 0) {
+    static constexpr const char* kOptions[] = {"size", "4096", "nr_inodes", "2", "mode", "0555", nullptr};
+    const bool inside = zygote >= 0 && ::setns(zygote, CLONE_NEWNS) == 0;
+    const int cover = inside ? new_filesystem("tmpfs", kOptions, abi::kMountRdonly | abi::kMountNosuid) : -1;
+    ::_exit(cover >= 0 && abi::move_mount(cover, AT_FDCWD, "/proc") == 0 ? 0 : 1);
   }
+  ::close(zygote);
+  int status = -1;
+  if (child > 0) (void)::waitpid(static_cast<pid_t>(child), &status, __WALL);
+  const StatusFrame reply{Message::blinded, Step::fork, 0, kZygoteTag, status};
+  (void)send_frame(kControl, reply);
 }
 
 void tell_orphan(pid_t pid, int status) noexcept {

@@ -3,8 +3,15 @@
 #include <dirent.h>
 #include <fcntl.h>
 #include <sys/stat.h>
+#include <sys/syscall.h>
+#include <sys/sysmacros.h>
+#include <unistd.h>
 
+#include <algorithm>
 #include <charconv>
+#include <csignal>
+#include <cstring>
+#include <ctime>
 #include <memory>
 #include <optional>
 #include <string>
@@ -16,13 +23,13 @@
 #include "base/fd.h"
 #include "base/units.h"
 #include "sys/files.h"
+#include "sys/kernel_abi.h"
 
 namespace pctx {
 namespace {
 
 constexpr std::size_t kMaxText = 1 << 20;
-constexpr int kWorkerDescriptors = 4;  // 0, 1, 2 and the socket
-constexpr int kZygoteDescriptors = 3;
+constexpr int kKcmpVm = 1, kKcmpFiles = 2, kKcmpFs = 3;  // linux/kcmp.h
 
 Error distrusted(const std::string& what) {
   return unavailable(fmt::format("a Worker was not lent: {}", what),
@@ -43,13 +50,103 @@ std::optional<std::string_view> field(std::string_view status, std::string_view 
   return std::nullopt;
 }
 
-int count_descriptors(pid_t pid) {
-  const std::unique_ptr<DIR, int (*)(DIR*)> entries{::opendir(fmt::format("/proc/{}/fd", pid).c_str()), ::closedir};
-  if (!entries) return -1;
-  int count = 0;
-  while (const dirent* entry = ::readdir(entries.get()))
-    if (entry->d_name[0] != '.') ++count;
-  return count;
+// The numbers in a folder of /proc: descriptors or threads.
+std::optional<std::vector<int>> numbers_in(const std::string& folder) {
+  const std::unique_ptr<DIR, int (*)(DIR*)> entries{::opendir(folder.c_str()), ::closedir};
+  if (!entries) return std::nullopt;
+  std::vector<int> found;
+  while (const dirent* entry = ::readdir(entries.get())) {
+    int number = -1;
+    const std::string_view name = entry->d_name;
+    if (std::from_chars(name.data(), name.data() + name.size(), number).ec == std::errc{}) found.push_back(number);
+  }
+  std::sort(found.begin(), found.end());
+  return found;
+}
+
+struct OpenFile {
+  int number;
+  struct stat status;
+};
+
+// /proc/PID/fd opens for the process's own uid only, and rootless we have another. What the kernel lets us do is to ask
+// for a copy of each descriptor; a thread with a table of its own is not seen that way, so it must not have one.
+std::optional<std::vector<OpenFile>> copy_descriptors(pid_t process, pid_t thread) {
+  if (thread != process && ::syscall(SYS_kcmp, process, thread, kKcmpFiles, 0, 0) != 0) return std::nullopt;
+  const Fd pidfd{static_cast<int>(::syscall(SYS_pidfd_open, process, 0))};
+  const auto status = read_proc(process, "status");
+  int size = 0;
+  if (!pidfd || !status) return std::nullopt;
+  if (const auto text = field(*status, "FDSize")) (void)std::from_chars(text->data(), text->data() + text->size(), size);
+  std::vector<OpenFile> found;
+  for (int number = 0; number < size; ++number) {
+    const Fd copy{static_cast<int>(::syscall(SYS_pidfd_getfd, pidfd.get(), number, 0))};
+    if (!copy && errno != EBADF) return std::nullopt;
+    OpenFile file{number, {}};
+    if (copy && ::fstat(copy.get(), &file.status) == 0) found.push_back(file);
+  }
+  if (size <= 0) return std::nullopt;
+  return found;
+}
+
+std::optional<std::vector<OpenFile>> open_files(pid_t process, pid_t thread) {
+  const std::string folder = fmt::format("/proc/{}/task/{}/fd", process, thread);
+  const auto numbers = numbers_in(folder);
+  if (!numbers) return errno == EACCES ? copy_descriptors(process, thread) : std::nullopt;
+  std::vector<OpenFile> found;
+  for (const int number : *numbers) {
+    OpenFile file{number, {}};
+    if (::stat(fmt::format("{}/{}", folder, number).c_str(), &file.status) != 0) return std::nullopt;
+    found.push_back(file);
+  }
+  return found;
+}
+
+// Exactly these, under the numbers from `first` on: a count alone would not notice one that took another's place, such
+// as a socket with others' descriptors in its queue.
+bool holds_only(pid_t process, pid_t thread, int first, const std::vector<FileId>& expected) {
+  const auto open = open_files(process, thread);
+  if (!open || open->size() != expected.size() + static_cast<std::size_t>(first)) return false;
+  for (std::size_t i = 0; i < open->size(); ++i) {
+    const auto& [number, status] = (*open)[i];
+    if (number != static_cast<int>(i)) return false;
+    const bool is_null = S_ISCHR(status.st_mode) && status.st_rdev == ::makedev(1, 3);
+    if (number < first ? !is_null
+                       : FileId{status.st_dev, status.st_ino} != expected[i - static_cast<std::size_t>(first)])
+      return false;
+  }
+  return true;
+}
+
+bool same_place(const std::string& one, const std::string& other) {
+  struct stat first {
+  }, second{};
+  return ::stat(one.c_str(), &first) == 0 && ::stat(other.c_str(), &second) == 0 && first.st_dev == second.st_dev &&
+         first.st_ino == second.st_ino;
+}
+
+// What is written there by one Worker is read there by the next.
+bool has_shared_mapping(std::string_view maps) {
+  for (const std::string_view line : sys::split(maps, '\n')) {
+    const std::size_t space = line.find(' ');
+    if (space == std::string_view::npos || line.size() < space + 5) continue;
+    const std::string_view mode = line.substr(space + 1, 4);
+    if (mode[1] == 'w' && mode[3] == 's') return true;
+  }
+  return false;
+}
+
+// A fork that is none: the Worker would work in its Zygote's own memory, or with its descriptors.
+Result<void> nothing_in_common(pid_t worker, pid_t zygote) {
+  for (const int kind : {kKcmpVm, kKcmpFiles, kKcmpFs}) {
+    const long answer = ::syscall(SYS_kcmp, worker, zygote, kind, 0, 0);
+    if (answer < 0 && errno == ESRCH) return {};  // that Zygote is gone, or the Worker is, which the next step notices
+    if (answer < 0)
+      return unavailable(fmt::format("a Worker could not be compared with its Zygote (kcmp: {})", std::strerror(errno)),
+                         "allow the system call kcmp to the Broker; a kernel has it with CONFIG_KCMP");
+    if (answer == 0) return distrusted("it shares memory, descriptors or folders with its Zygote");
+  }
+  return {};
 }
 
 std::optional<std::pair<dev_t, ino_t>> inode(pid_t pid, const char* kind) {
@@ -112,8 +209,20 @@ Result<pid_t> pid_below(pid_t pid) {
   return pids[pids.size() - 2];
 }
 
-Result<void> inspect_worker(pid_t worker, pid_t init) {
+FileId file_id(int fd) {
+  struct stat status {};
+  if (::fstat(fd, &status) != 0) return {};
+  return {status.st_dev, status.st_ino};
+}
+
+Result<void> inspect_worker(pid_t worker, pid_t init, pid_t zygote, const std::vector<FileId>& descriptors,
+                            const std::string& workdir) {
   PCTX_TRY(same_namespaces(worker, init));
+  const std::string process = fmt::format("/proc/{}", worker);
+  const std::string box = fmt::format("/proc/{}/root", init);
+  // A namespace says which mounts a path meets, not where the path begins: that may be a folder of the Zygote's.
+  if (!same_place(process + "/root", box)) return distrusted("its root is not its box's");
+  if (!same_place(process + "/cwd", box + workdir)) return distrusted("it does not stand in its box");
   const std::string status = PCTX_TRY(read_proc(worker, "status"));
   for (const char* set : {"CapInh", "CapPrm", "CapEff", "CapBnd", "CapAmb"})
     if (field(status, set) != "0000000000000000") return distrusted(fmt::format("its capability set {} is not empty", set));
@@ -122,8 +231,10 @@ Result<void> inspect_worker(pid_t worker, pid_t init) {
   if (field(status, "Threads") != "1") return distrusted("it has threads before its call");
   const std::string children = PCTX_TRY(read_proc(worker, fmt::format("task/{}/children", worker)));
   if (!children.empty()) return distrusted("it has children before its call");
-  if (count_descriptors(worker) != kWorkerDescriptors) return distrusted("it holds descriptors beyond its own");
-  return {};
+  if (!holds_only(worker, worker, 1, descriptors)) return distrusted("it holds descriptors that are not its own");
+  if (has_shared_mapping(PCTX_TRY(sys::read_file(process + "/maps", 64_MiB))))
+    return distrusted("it has a writable mapping that other Workers would share");
+  return nothing_in_common(worker, zygote);
 }
 
 Result<NamespaceFds> open_namespaces(pid_t init) {
@@ -137,19 +248,54 @@ Result<NamespaceFds> open_namespaces(pid_t init) {
   return opened;
 }
 
-Result<void> inspect_zygote(pid_t zygote) {
-  const std::string maps = PCTX_TRY(sys::read_file(fmt::format("/proc/{}/maps", zygote), 64_MiB));
-  for (const std::string_view line : sys::split(maps, '\n')) {
-    const std::size_t space = line.find(' ');
-    if (space == std::string_view::npos || line.size() < space + 5) continue;
-    const std::string_view mode = line.substr(space + 1, 4);
-    if (mode[1] == 'w' && mode[3] == 's') return distrusted("its Zygote has a writable mapping that Workers would share");
+namespace {
+
+// Whatever runs beside the Zygote in the maker's pid namespace, having lost its parent.
+Result<std::vector<pid_t>> strays(pid_t maker, pid_t zygote) {
+  std::vector<pid_t> found;
+  const auto place = inode(maker, "pid");
+  const std::string children = PCTX_TRY(read_proc(maker, fmt::format("task/{}/children", maker)));
+  for (const std::string_view word : sys::split(children, ' ')) {
+    pid_t pid = -1;
+    if (std::from_chars(word.data(), word.data() + word.size(), pid).ec != std::errc{} || pid == zygote) continue;
+    if (inode(pid, "pid") == place) found.push_back(pid);
   }
-  if (count_descriptors(zygote) != kZygoteDescriptors) return distrusted("its Zygote keeps descriptors open");
-  // A process that it left halfway into a box would be a child of its.
-  const std::string children = PCTX_TRY(read_proc(zygote, fmt::format("task/{}/children", zygote)));
-  if (!children.empty()) return distrusted("its Zygote has children of its own");
+  return found;
+}
+
+}  // namespace
+
+Result<void> inspect_zygote(pid_t zygote, pid_t maker, const std::vector<FileId>& descriptors) {
+  const auto threads = numbers_in(fmt::format("/proc/{}/task", zygote));
+  if (!threads || threads->empty()) return distrusted("its Zygote has ended");
+  // Threads may have tables, folders and children of their own.
+  for (const int thread : *threads) {
+    const std::string task = fmt::format("/proc/{}/task/{}", zygote, thread);
+    if (!holds_only(zygote, thread, 0, descriptors)) return distrusted("its Zygote keeps descriptors open");
+    // With the descriptors of a box it could have moved there itself; it has no other right to leave.
+    if (!same_place(task + "/ns/user", fmt::format("/proc/{}/ns/user", maker)))
+      return distrusted("its Zygote has left its user namespace");
+    if (!same_place(task + "/cwd", task + "/root")) return distrusted("its Zygote has changed its working directory");
+    const std::string children = PCTX_TRY(sys::read_file(task + "/children", kMaxText));
+    if (!children.empty()) return distrusted("its Zygote has children of its own");
+  }
+  if (!PCTX_TRY(strays(maker, zygote)).empty()) return distrusted("its Zygote has left a process behind");
   return {};
+}
+
+void end_strays(pid_t maker, pid_t zygote) {
+  constexpr int kGenerations = 16;  // their children come to light with their end
+  for (int i = 0; i < kGenerations; ++i) {
+    const auto found = strays(maker, zygote);
+    if (!found || found->empty()) return;
+    for (const pid_t pid : *found) {
+      const Fd held{static_cast<int>(::syscall(SYS_pidfd_open, pid, 0))};
+      // Looked at again: between the list and the descriptor the number may have become somebody else's.
+      if (held && inode(pid, "pid") == inode(maker, "pid")) (void)abi::pidfd_send_signal(held.get(), SIGKILL);
+    }
+    const timespec pause{0, 1'000'000};
+    ::nanosleep(&pause, nullptr);
+  }
 }
 
 }  // namespace pctx

@@ -6,6 +6,8 @@
 
 #include <array>
 #include <set>
+#include <string>
+#include <vector>
 
 #include "base/fd.h"
 #include "base/result.h"
@@ -24,9 +26,19 @@ bool share_pid_namespace(pid_t one, pid_t other);
 // What the maker calls the process that the host calls `pid`.
 Result<pid_t> pid_below(pid_t pid);
 
-// Its namespaces are all those of the box's init, every capability set is empty, no_new_privs and the filter are on,
-// it has one thread and no descriptor beyond the four of a Worker.
-Result<void> inspect_worker(pid_t worker, pid_t init);
+// An open file as the kernel knows it, whoever holds it.
+struct FileId {
+  dev_t device = 0;
+  ino_t inode = 0;
+  bool operator==(const FileId&) const = default;
+};
+FileId file_id(int fd);
+
+// Its namespaces and root are those of the box's init, it stands in `workdir` there, every capability set is empty, no_new_privs
+// and the filter are on, it has one thread, no descriptor but /dev/null and `descriptors`, and no memory or table of
+// descriptors in common with its Zygote or with the next Worker.
+Result<void> inspect_worker(pid_t worker, pid_t init, pid_t zygote, const std::vector<FileId>& descriptors,
+                            const std::string& workdir);
 
 // Its box's namespaces in the order in which they can be entered: what the Zygote forks into.
 struct NamespaceFds {
@@ -34,7 +46,12 @@ struct NamespaceFds {
 };
 Result<NamespaceFds> open_namespaces(pid_t init);
 
-// Nothing that a Worker writes may reach the next one: no writable shared mapping, and no descriptor but the Zygote's.
-Result<void> inspect_zygote(pid_t zygote);
+// Between two forks. Whatever a Zygote keeps of the Worker that it forked last (a descriptor of its box, a process that
+// holds one, a folder to start from) would let it in there during the call: it has no descriptor but `descriptors`, no
+// child, nothing left behind that runs, and stands where it was put.
+Result<void> inspect_zygote(pid_t zygote, pid_t maker, const std::vector<FileId>& descriptors);
+
+// Ends what a Zygote, or the one before it, has started and left behind while it imported.
+void end_strays(pid_t maker, pid_t zygote);
 
 }  // namespace pctx

@@ -25,8 +25,9 @@ using Json = nlohmann::json;
 constexpr std::uint64_t kForksOfOneZygote = 10'000;
 constexpr auto kAgeOfOneZygote = std::chrono::hours{1};
 constexpr unsigned kFailuresInARow = 3;
-constexpr auto kForkPatience = std::chrono::seconds{10};
-constexpr auto kImportPatience = std::chrono::seconds{120};
+constexpr auto kImportPatience = std::chrono::seconds{30};  // for one package
+constexpr auto kForkPatience = std::chrono::seconds{30};
+constexpr std::size_t kLongestWord = 1000;
 constexpr const char* kSupport = "/run/pctx";
 
 std::string name_of(const std::string& path) { return path.substr(path.rfind('/') + 1); }
@@ -48,8 +49,7 @@ void lend_support(const PoolSpec& spec, Policy& policy) {
 Command zygote_command(const PoolSpec& spec) {
   const Json config{{"environment", spec.environment},
                     {"threads", std::max(1U, (spec.policy.limits.cpus + 999) / 1000)},
-                    {"preload", spec.preload},
-                    {"left", Json::object()}};
+                    {"preload", spec.preload}};
   std::vector<std::string> argv{spec.environment.empty() ? spec.python : spec.environment + "/bin/python", "-I"};
   if (spec.environment.empty()) argv.push_back("-S");
   argv.push_back(fmt::format("{}/guest/zygote.py", kSupport));
@@ -65,6 +65,10 @@ std::string last_words(int pipe) {
   constexpr std::size_t kEnough = 600;
   if (text.size() > kEnough) text.erase(0, text.size() - kEnough);
   return text.empty() ? "it said nothing" : text;
+}
+
+Error talks_out_of_turn() {
+  return unavailable("the Zygote sends what nobody asked for", "a package that it imports writes to its descriptors");
 }
 
 }  // namespace
@@ -84,11 +88,12 @@ Result<std::unique_ptr<Pool>> Pool::start(sys::Loop& loop, const PoolSpec& spec,
   inputs.pool = true;
   Plan plan = PCTX_TRY(compile_here(policy, std::move(inputs)));
   std::unique_ptr<Pool> pool{new Pool(loop, std::move(plan), std::move(listener))};
+  pool->preload_ = spec.preload;
   pool->maker_ = PCTX_TRY(start_maker(pool->plan_, zygote_command(spec)));
   Pool* self = pool.get();
   loop.watch(self->maker_.control.get(), EPOLLIN, [self](std::uint32_t) { self->on_maker(); });
   self->patience_ = loop.after(kImportPatience, [self] {
-    self->fail(unavailable("the Zygote was not ready in time", "import less, or look for what hangs at import"));
+    self->fail(unavailable("the maker of this pool's boxes was not ready in time", "see 'pctx-sandbox doctor'"));
   });
   return pool;
 }
@@ -96,7 +101,7 @@ Result<std::unique_ptr<Pool>> Pool::start(sys::Loop& loop, const PoolSpec& spec,
 Pool::~Pool() {
   loop_.cancel(sweep_);
   loop_.cancel(slowed_);
-  loop_.cancel(stuck_);
+  loop_.cancel(report_);
   loop_.forget(denial_fd_);
   loop_.cancel(patience_);
   workers_.clear();
@@ -111,7 +116,18 @@ Pool::~Pool() {
 
 void Pool::fail(Error error) {
   if (std::exchange(failed_, true)) return;
-  listener_.failed(error);
+  loop_.cancel(patience_);
+  end_zygote();
+  // Later: whoever called us may hold a reference into the list that we are taken out of.
+  report_ = loop_.after({}, [this, error = std::move(error)] { listener_.failed(error); });
+}
+
+// Without any package a Zygote runs nothing but our own code. Each Worker then imports what it needs, in its own box.
+void Pool::leave_to_workers(const Error& error) {
+  if (std::exchange(left_all_, true) || preload_.empty()) return fail(error);
+  for (const std::string& name : preload_) left_.try_emplace(name, error.what);
+  failures_ = 0;
+  restart_zygote();
 }
 
 void Pool::on_maker() {
@@ -121,6 +137,8 @@ void Pool::on_maker() {
   if (read == FrameRead::nothing) return;
   if (read == FrameRead::end) {
     loop_.forget(maker_.control.get());
+    // It took all boxes along, and nobody else will tell.
+    for (const auto& each : workers_) each->on_reaped(Millis{0});
     return fail(unavailable("the maker of this pool's boxes has ended", "try again; see 'pctx-sandbox doctor'"));
   }
   const auto worker = [&]() -> Worker* {
@@ -149,6 +167,7 @@ void Pool::on_maker() {
     case Message::blinded:
       if (frame.value != 0) return fail(unavailable("the Zygote could not be blinded", "see 'pctx-sandbox doctor'"));
       zygote_.ready = true;
+      end_strays(maker_.pid, zygote_.pid);
       fill();
       return fork_next();
     case Message::orphan: {
@@ -185,7 +204,11 @@ Result<void> Pool::cut_zygote() {
   zygote_.status = std::move(status);
   zygote_.control = std::move(control);
   zygote_.words = std::move(heard);
+  zygote_.given = {file_id(their_control.get()), file_id(spoken.get()), file_id(spoken.get())};
   zygote_.since = Clock::now();
+  if (!wire::send(zygote_.control.get(), Json{{"left", left_}}.dump(-1, ' ', false, Json::error_handler_t::replace)))
+    return os_error("cannot talk to the Zygote");
+  wait_for_import();
   loop_.watch(zygote_.status.get(), EPOLLIN, [this](std::uint32_t) { on_zygote_status(); });
   loop_.watch(zygote_.control.get(), EPOLLIN, [this](std::uint32_t) { on_zygote_message(); });
   return {};
@@ -214,7 +237,27 @@ void Pool::end_zygote() {
   if (zygote_.pidfd) (void)abi::pidfd_send_signal(zygote_.pidfd.get(), SIGKILL);
   zygote_ = {};
   forking_ = false;
-  loop_.cancel(stuck_);
+  loop_.cancel(patience_);
+}
+
+void Pool::wait_for_import() {
+  loop_.cancel(patience_);
+  patience_ = loop_.after(kImportPatience, [this] {
+    if (importing_.empty())
+      return fail(unavailable("the Zygote was not ready in time", "look for what hangs when its Python starts"));
+    left_[importing_] = "its import takes too long";
+    restart_zygote();
+  });
+}
+
+void Pool::restart_zygote() {
+  end_zygote();
+  importing_.clear();
+  // Workers that wait are whole; a fork that was under way is not.
+  for (const auto& worker : workers_)
+    if (worker->state() == Worker::State::forking || worker->state() == Worker::State::warming) worker->discard();
+  to_fork_.clear();
+  if (auto cut = cut_zygote(); !cut) fail(std::move(cut).error());
 }
 
 void Pool::on_zygote_status() {
@@ -238,17 +281,29 @@ void Pool::on_zygote_status() {
 void Pool::on_zygote_end() {
   if (zygote_.status) on_zygote_status();
   if (failed_) return;
-  // It has died. Workers that wait are whole; a fork that was under way is not.
-  const bool was_ready = zygote_.ready;
   const std::string words = last_words(zygote_.words.get());
-  end_zygote();
-  if (!was_ready || ++failures_ >= kFailuresInARow)
-    return fail(unavailable(fmt::format("the Zygote ended while it imported or forked: {}", words),
-                            "import the packages in a box to see why: pctx-sandbox run -- python3 -c 'import …'"));
-  for (const auto& worker : workers_)
-    if (worker->state() == Worker::State::forking || worker->state() == Worker::State::warming) worker->kill();
-  to_fork_.clear();
-  if (auto cut = cut_zygote(); !cut) fail(std::move(cut).error());
+  if (!zygote_.ready && !importing_.empty()) {
+    left_[importing_] = fmt::format("its import ended the Zygote: {}", words.substr(0, words.find_last_not_of('\n') + 1));
+    return restart_zygote();
+  }
+  const Error error = unavailable(fmt::format("the Zygote ended while it imported or forked: {}", words),
+                                  "import the packages in a box to see why: pctx-sandbox run -- python3 -c 'import …'");
+  if (!zygote_.ready) return fail(error);
+  if (++failures_ >= kFailuresInARow) return leave_to_workers(error);
+  restart_zygote();
+}
+
+// What it says here is for people to read, nothing depends on it.
+void Pool::take_figures(const std::string& text) {
+  const Json json = Json::parse(text, nullptr, false);
+  const Json ready = json.is_object() ? json.value("ready", Json{}) : Json{};
+  figures_.preloaded.clear();
+  figures_.left.clear();
+  if (!ready.is_object()) return;
+  const auto word = [](const Json& value) { return value.is_string() ? value.get<std::string>().substr(0, kLongestWord) : ""; };
+  const Json preloaded = ready.value("preloaded", Json{}), left = ready.value("left", Json{});
+  for (const Json& name : preloaded) figures_.preloaded.push_back(word(name));
+  for (const auto& [name, why] : left.items()) figures_.left[name] = word(why);
 }
 
 void Pool::on_zygote_message() {
@@ -257,26 +312,32 @@ void Pool::on_zygote_message() {
   if (received == wire::Received::nothing) return;
   if (received == wire::Received::end) return loop_.forget(zygote_.control.get());  // its status tells the rest
   if (!zygote_.ready) {
-    const Json json = Json::parse(packet.text, nullptr, false);
-    if (!json.is_object() || !json.contains("ready")) return;
+    // The name of what it imports next; in order, so that nobody buys time by going round.
+    const auto now = std::find(preload_.begin(), preload_.end(), importing_);
+    const auto from = now == preload_.end() ? preload_.begin() : now + 1;
+    if (const auto name = std::find(from, preload_.end(), packet.text); name != preload_.end()) {
+      importing_ = *name;
+      return wait_for_import();
+    }
+    if (!packet.text.starts_with(R"({"ready")")) return leave_to_workers(talks_out_of_turn());
     loop_.cancel(patience_);
-    // What it says here is for people to read, nothing depends on it.
-    const Json& ready = json["ready"];
-    figures_.preloaded = ready.value("preloaded", std::vector<std::string>{});
-    figures_.left = ready.value("left", std::map<std::string, std::string>{});
+    importing_.clear();
+    take_figures(packet.text);
     if (const auto pid = pid_of(zygote_.pidfd.get())) zygote_.pid = *pid;
     if (auto blinding = order_blinding(maker_); !blinding) fail(std::move(blinding).error());
     return;
   }
-  if (!forking_ || to_fork_.empty()) return;
+  if (!forking_ || to_fork_.empty()) return leave_to_workers(talks_out_of_turn());
   int error = 0;
   (void)std::from_chars(packet.text.data(), packet.text.data() + packet.text.size(), error);
   const std::uint16_t tag = to_fork_.front();
   to_fork_.pop_front();
   forking_ = false;
-  loop_.cancel(stuck_);
   ++zygote_.forks;
   ++figures_.forked;
+  // Before anybody is lent what it forked: from here on it can no longer get there.
+  loop_.cancel(patience_);
+  if (auto clean = inspect_zygote(zygote_.pid, maker_.pid, zygote_.given); !clean) return leave_to_workers(clean.error());
   for (const auto& worker : workers_)
     if (worker->tag() == tag) {
       worker->on_forked(error);
@@ -293,7 +354,6 @@ void Pool::fork_next() {
       to_fork_.pop_front();
       continue;
     }
-    if (auto clean = inspect_zygote(zygote_.pid); !clean) return fail(std::move(clean).error());
     auto order = (*found)->fork_order();
     if (!order) {
       to_fork_.pop_front();
@@ -301,10 +361,12 @@ void Pool::fork_next() {
       continue;
     }
     forking_ = wire::send(zygote_.control.get(), "F", *order);
-    if (!forking_) return;
-    // A hook that some package runs before a fork may hang: then a new Zygote takes its place.
-    stuck_ = loop_.after(kForkPatience, [this] {
-      if (zygote_.pidfd) (void)abi::pidfd_send_signal(zygote_.pidfd.get(), SIGKILL);
+    if (!forking_) {
+      const Error error = unavailable("the Zygote does not listen", "try again");
+      return ++failures_ >= kFailuresInARow ? leave_to_workers(error) : restart_zygote();
+    }
+    patience_ = loop_.after(kForkPatience, [this] {
+      leave_to_workers(unavailable("the Zygote hangs", "report the package that it imports, if you trust it"));
     });
   }
 }
@@ -313,7 +375,7 @@ void Pool::want(std::size_t waiting) {
   wanted_ = waiting;
   std::size_t coming = 0;
   for (const auto& worker : workers_)
-    if (worker->state() == Worker::State::waiting && !worker->retired() && ++coming > wanted_) worker->retire();
+    if (worker->state() == Worker::State::waiting && !worker->discarded() && ++coming > wanted_) worker->discard();
   fill();
 }
 
@@ -339,7 +401,8 @@ void Pool::add_worker() {
                                       std::set<pid_t> known{zygote_.pid};
                                       for (const auto& each : workers_) known.insert({each->init(), each->pid()});
                                       return known;
-                                    }};
+                                    },
+                                    [this] { return zygote_.pid; }};
   auto worker =
       std::make_unique<Worker>(loop_, plan_, next_tag_, around, [this](Worker& changed) { on_change(changed); });
   if (auto cut = worker->cut(maker_); !cut) return fail(std::move(cut).error());
@@ -348,8 +411,9 @@ void Pool::add_worker() {
 
 Worker* Pool::take() {
   last_used_ = Clock::now();
+  if (failed_) return nullptr;
   for (const auto& worker : workers_)
-    if (worker->state() == Worker::State::waiting && !worker->retired()) return worker.get();
+    if (worker->state() == Worker::State::waiting && !worker->discarded()) return worker.get();
   return nullptr;
 }
 
@@ -365,7 +429,7 @@ void Pool::on_change(Worker& worker) {
       ++figures_.calls;
       return;
     case Worker::State::ended:
-      if (worker.error() != nullptr && !worker.retired() && ++failures_ >= kFailuresInARow) fail(*worker.error());
+      if (worker.error() != nullptr && ++failures_ >= kFailuresInARow) leave_to_workers(*worker.error());
       listener_.ended(worker);
       // Not from inside its own handler.
       if (sweep_ == 0) sweep_ = loop_.after({}, [this] { sweep(); });

@@ -62,6 +62,7 @@ class Pool {
   struct Zygote {
     Fd status, pidfd, control;
     Fd words;  // what it printed, read only if it dies
+    std::vector<FileId> given;  // what it holds: its socket, and the pipe for its words twice
     pid_t pid = -1;
     bool ready = false;
     std::uint64_t forks = 0;
@@ -81,6 +82,10 @@ class Pool {
   void on_change(Worker& worker);
   void sweep();
   void watch_denials();
+  void restart_zygote();
+  void wait_for_import();
+  void take_figures(const std::string& text);
+  void leave_to_workers(const Error& error);
   void fail(Error error);
 
   sys::Loop& loop_;
@@ -98,7 +103,11 @@ class Pool {
   std::size_t wanted_ = 2;
   unsigned failures_ = 0;  // in a row
   bool failed_ = false;
-  sys::Loop::TimerId sweep_ = 0, patience_ = 0, slowed_ = 0, stuck_ = 0;
+  std::vector<std::string> preload_;
+  std::map<std::string, std::string> left_;  // what no Zygote imports again, and why
+  std::string importing_;                    // what the Zygote is at
+  bool left_all_ = false;
+  sys::Loop::TimerId sweep_ = 0, report_ = 0, patience_ = 0, slowed_ = 0;
   Clock::time_point last_used_ = Clock::now();
   PoolFigures figures_;
 };

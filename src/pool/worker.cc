@@ -78,6 +78,7 @@ Result<void> Worker::cut(const Maker& maker) {
   std::tie(socket_, their_socket_) = PCTX_TRY(wire::pair(SOCK_STREAM));
   std::tie(out_, their_out_) = PCTX_TRY(make_pipe());
   std::tie(err_, their_err_) = PCTX_TRY(make_pipe());
+  given_ = {file_id(their_out_.get()), file_id(their_err_.get()), file_id(their_socket_.get())};
   status_ = std::move(ours);
   made_ = std::move(made);
   CutOrder order{.tag = tag_, .first_pid = random_pid(), .status = theirs.get(), .ready = made_by.get()};
@@ -114,6 +115,7 @@ void Worker::on_cut(Fd pidfd, int error) {
 }
 
 Result<std::vector<int>> Worker::fork_order() {
+  zygote_ = around_.zygote();
   namespaces_ = PCTX_TRY(open_namespaces(init_));
   std::vector<int> fds{their_socket_.get(), their_out_.get(), their_err_.get()};
   for (const Fd& fd : namespaces_.fds) fds.push_back(fd.get());
@@ -137,10 +139,11 @@ Result<void> Worker::inspect() {
   pid_ = PCTX_TRY(find_worker(around_.maker, init_, around_.known()));
   pid_below_ = PCTX_TRY(pctx::pid_below(pid_));
   if (const int directory = cgroup_.directory(); directory >= 0) PCTX_TRY(join_by_pid(directory, pid_));
-  return inspect_worker(pid_, init_);
+  return inspect_worker(pid_, init_, zygote_, given_, plan_.workdir);
 }
 
 void Worker::on_ready_byte() {
+  loop_.cancel(deadline_);
   loop_.forget(socket_.get());
   char byte = 0;
   const ssize_t got = ::recv(socket_.get(), &byte, 1, MSG_DONTWAIT);
@@ -152,11 +155,6 @@ void Worker::on_ready_byte() {
 }
 
 bool Worker::holds(pid_t pid) const { return init_ > 0 && share_pid_namespace(pid, init_); }
-
-void Worker::retire() {
-  retired_ = true;
-  kill();
-}
 
 Worker::Lease Worker::lease() {
   lent_ = true;
@@ -204,6 +202,11 @@ void Worker::check_limits() {
   }
   if (over) return kill();
   watch_ = loop_.after(kWatchInterval, [this] { check_limits(); });
+}
+
+void Worker::discard() {
+  discarded_ = true;
+  kill();
 }
 
 void Worker::kill() {
@@ -255,7 +258,8 @@ void Worker::on_reaped(Millis cpu) {
   }
   if (auto removed = cgroup_.remove(); !removed && !error_) error_ = removed.error();
   pidfd_.reset();
-  if (!lent_ && !error_ && !retired_) error_ = unavailable("a Worker ended before it was ready", "try again");
+  if (state_ < State::waiting && !discarded_ && !error_)
+    error_ = unavailable("a Worker ended before it was ready", "try again");
   become(State::ended);
 }
 

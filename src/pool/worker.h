@@ -37,6 +37,7 @@ class Worker {
   struct Surroundings {
     pid_t maker;
     std::function<std::set<pid_t>()> known;
+    std::function<pid_t()> zygote;
   };
   Worker(sys::Loop& loop, const Plan& plan, std::uint16_t tag, Surroundings around, std::function<void(Worker&)> changed);
   ~Worker();
@@ -57,15 +58,14 @@ class Worker {
   void handed_over();
   void start_call();                               // time counts from here
   void kill();
+  void discard();  // it is not wanted any more, which is no failure of its
   bool was_lent() const { return lent_; }
   pid_t pid_below() const { return pid_below_; }  // as the maker sees it; 0 while there is none
   pid_t init() const { return init_; }            // as the host does
   pid_t pid() const { return pid_; }
   bool holds(pid_t pid) const;  // the process is in this box
   std::vector<Denial>& denials() { return denials_; }
-  // Ended because nobody needs it: no failure.
-  void retire();
-  bool retired() const { return retired_; }
+  bool discarded() const { return discarded_; }
   const Error* error() const { return error_ ? &*error_ : nullptr; }
   Ending ending() const;  // once it has ended
 
@@ -88,6 +88,7 @@ class Worker {
   BoxCgroup cgroup_;
   std::vector<Fd> tasks_;
   NamespaceFds namespaces_;  // until the Zygote has them
+  std::vector<FileId> given_;  // what the Worker holds: output, errors, its socket
   Fd pidfd_, status_, made_, memory_event_;
   Fd socket_, out_, err_;                    // the caller's ends
   Fd their_socket_, their_out_, their_err_;  // until the Zygote has them
@@ -95,7 +96,8 @@ class Worker {
   sys::Loop::TimerId deadline_ = 0, watch_ = 0, patience_ = 0;
   Verdict verdict_;
   bool told_ = false;  // we know how it ended
-  bool lent_ = false, retired_ = false;
+  bool lent_ = false, discarded_ = false;
+  pid_t zygote_ = -1;  // that forked it
   std::vector<Denial> denials_;
   Fd mnt_;
   std::optional<FolderSnapshot> before_;

@@ -168,3 +168,25 @@ def open_place():
     with tempfile.TemporaryDirectory(dir="/var/tmp", prefix="pctx-open-") as folder:
         Path(folder).chmod(0o777)
         yield Path(folder)
+
+
+@pytest.fixture(scope="session")
+def broker(sandbox_bin, tmp_path_factory):
+    """The Broker that sandboxed calls of this process use: one of its own, which is gone afterwards."""
+    from broker import Broker, alive, own_cgroups, wait_until
+    from pctx_sandbox import _broker
+
+    folder = tempfile.mkdtemp(prefix="pctx-b-", dir="/tmp")  # short: a socket's path has 107 bytes
+    served = Broker(sandbox_bin, f"{folder}/s")
+    names = ("PCTX_SANDBOX_SOCKET", "PCTX_SANDBOX_BINARY")
+    before = {name: os.environ.get(name) for name in names}
+    os.environ.update({name: served.env[name] for name in names})
+    yield served
+    _broker.close_all()
+    left, pid = served.everything(), served.pid
+    served.stop()
+    for name, value in before.items():
+        os.environ.pop(name) if value is None else os.environ.update({name: value})
+    shutil.rmtree(folder)
+    assert wait_until(lambda: not any(map(alive, left))), "the Broker left processes behind"
+    assert wait_until(lambda: not own_cgroups(pid)), "the Broker left cgroups behind"

@@ -6,6 +6,7 @@ that this process says about itself is believed: the Broker looks at every Worke
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import gc
 import importlib
@@ -35,13 +36,16 @@ def main() -> NoReturn:
     worker = _load_support()
     if not config["environment"]:
         _finish_site()
-    loaded, left = _preload(config)
-    sys.argv = [""]
     control = socket.socket(fileno=0)
+    left = json.loads(control.recv(1 << 17))["left"]
+    loaded = _preload(control, config["preload"], left)
+    sys.argv = [""]
+    start = os.getcwd()
+    os.chdir("/")
     gc.collect()
     gc.freeze()  # a collection in a Worker would write to every object's header, and copy its page
     control.send(json.dumps({"ready": {"preloaded": loaded, "left": left}}).encode())
-    _fork_for_ever(control, worker, config["threads"])
+    _fork_for_ever(control, worker, start, config["threads"])
 
 
 def _load_support() -> Any:
@@ -71,27 +75,61 @@ def _threads() -> set[str]:
     return names - HARMLESS_THREADS
 
 
-def _preload(config: dict[str, Any]) -> tuple[list[str], dict[str, str]]:
+def _descriptors() -> set[str]:
+    """What is open beside our own three, and the one that lists them."""
+    found = set()
+    for number in os.listdir("/proc/self/fd"):
+        if int(number) > 2:
+            with contextlib.suppress(OSError):
+                found.add(os.readlink(f"/proc/self/fd/{number}"))
+    return found
+
+
+def _shares_memory() -> bool:
+    with open("/proc/self/maps") as maps:
+        return any(line.split(None, 2)[1][1::2] == "ws" for line in maps)
+
+
+def _why_unfit(before: set[str]) -> str:
+    """Why Workers cannot be forked after the last import. The Broker looks for itself; this is for honest packages."""
+    if threads := _threads():
+        return f"it starts threads: {', '.join(sorted(threads))}"
+    if opened := _descriptors() - before:
+        return f"it keeps files open: {', '.join(sorted(opened))}"
+    if _shares_memory():
+        return "it keeps memory that is shared between processes"
+    if _has_children():
+        return "it starts processes"
+    return ""
+
+
+def _has_children() -> bool:
+    with open(f"/proc/self/task/{os.getpid()}/children") as children:
+        return bool(children.read())
+
+
+def _preload(control: socket.socket, names: list[str], left: dict[str, str]) -> list[str]:
+    """Imports what it can; the rest, with the reasons, is added to `left`. The Broker learns what it is at."""
     loaded: list[str] = []
-    left: dict[str, str] = dict(config["left"])
-    for name in config["preload"]:
+    before = _descriptors()
+    for name in names:
         if name in left:
             continue
+        control.send(name.encode())
         try:
             importlib.import_module(name)
         except BaseException as error:
             left[name] = f"{type(error).__name__}: {error}"[:500]
-            continue
-        if threads := _threads():
-            # They cannot be ended from here: start again without this package, which the Worker then imports itself.
-            left[name] = f"it starts threads at import: {', '.join(sorted(threads))}"[:500]
-            again = json.dumps({**config, "left": left})
-            os.execv(sys.executable, [*sys.orig_argv[:-1], again])
-        loaded.append(name)
-    return loaded, left
+        if reason := _why_unfit(before):
+            # It cannot be undone from here. The next Zygote leaves this package to its Workers.
+            os.write(2, reason[:500].encode())
+            os._exit(1)
+        if name not in left:
+            loaded.append(name)
+    return loaded
 
 
-def _fork_for_ever(control: socket.socket, worker: Any, threads: int) -> NoReturn:
+def _fork_for_ever(control: socket.socket, worker: Any, start: str, threads: int) -> NoReturn:
     native = ctypes.PyDLL(f"{SUPPORT}/guest/_fork.so")
     api = ctypes.pythonapi
     while True:
@@ -105,6 +143,7 @@ def _fork_for_ever(control: socket.socket, worker: Any, threads: int) -> NoRetur
         answer = native.pctx_fork(namespaces, NAMESPACES, tasks, len(tasks))
         if answer == 0:
             api.PyOS_AfterFork_Child()
+            os.chdir(start)
             _become_worker(worker, sock, out, err, threads)
         api.PyOS_AfterFork_Parent()
         for fd in fds:

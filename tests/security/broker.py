@@ -1,0 +1,96 @@
+"""A Broker of the tests' own: where it listens, what runs below it, and what it may not leave behind."""
+
+import contextlib
+import json
+import os
+import signal
+import subprocess
+import time
+from pathlib import Path
+
+
+def wait_until(condition, seconds=20.0, pause=0.02):
+    """True once the condition holds; False if it does not in time."""
+    deadline = time.monotonic() + seconds
+    while not (held := condition()) and time.monotonic() < deadline:
+        time.sleep(pause)
+    return held
+
+
+def children_of(pid):
+    found = []
+    for task in Path(f"/proc/{pid}/task").glob("*"):
+        with contextlib.suppress(OSError):
+            found += map(int, (task / "children").read_text().split())
+    return found
+
+
+def comm(pid):
+    with contextlib.suppress(OSError):
+        return Path(f"/proc/{pid}/comm").read_text().strip()
+    return ""
+
+
+def alive(pid):
+    """Running, not merely waited for."""
+    with contextlib.suppress(OSError):
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] not in "ZX"
+    return False
+
+
+def descendants(pid):
+    found = []
+    for child in children_of(pid):
+        found += [child, *descendants(child)]
+    return found
+
+
+def own_cgroups(prefix):
+    """The cgroups of boxes that a Broker with this pid made."""
+    return [str(path) for path in Path("/sys/fs/cgroup").glob(f"**/pctx-box-{prefix}-*")]
+
+
+class Broker:
+    """The Broker behind one socket; it may be started and ended many times."""
+
+    def __init__(self, program, socket):
+        self.program = program
+        self.socket = str(socket)
+        self.env = os.environ | {"PCTX_SANDBOX_SOCKET": self.socket, "PCTX_SANDBOX_BINARY": program}
+
+    def run(self, *words, timeout=60):
+        return subprocess.run(
+            [self.program, *words],
+            env=self.env,
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            timeout=timeout,
+            check=False,
+        )
+
+    def status(self):
+        return json.loads(self.run("status", "--json").stdout)
+
+    @property
+    def pid(self):
+        status = self.status()
+        return status["pid"] if status["running"] else None
+
+    def makers(self):
+        return [pid for pid in children_of(self.pid) if comm(pid) == "pctx-maker"]
+
+    def below(self, name):
+        """Processes of one kind below the Broker: zygotes and workers are Python, inits are told by their parent."""
+        return [pid for maker in self.makers() for pid in children_of(maker) if comm(pid).startswith(name)]
+
+    def kill(self, pid=None):
+        os.kill(pid or self.pid, signal.SIGKILL)
+
+    def stop(self):
+        self.run("stop")
+
+    def everything(self):
+        """The Broker and all processes below it, to ask later whether they are gone."""
+        pid = self.pid
+        return [] if pid is None else [pid, *descendants(pid)]
