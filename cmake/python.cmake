@@ -28,7 +28,9 @@ target_compile_definitions(pctx_native PRIVATE Py_LIMITED_API=0x030A0000)
 target_include_directories(pctx_native PRIVATE src)
 target_include_directories(pctx_native SYSTEM PRIVATE ${Python3_INCLUDE_DIRS})
 target_link_libraries(pctx_native PRIVATE pctx_flags)
-# No libstdc++ of the build machine may be needed where the wheel is installed.
+# Nothing of the build machine's C++ runtime may be needed where the wheel is installed, nor what that runtime itself asks
+# of the C library (its unwinder: glibc 2.35); src/data does without it, and tests/style looks at the result.
+target_compile_options(pctx_native PRIVATE -fno-exceptions)
 if(NOT PCTX_SANITIZE)
   target_link_options(pctx_native PRIVATE -static-libstdc++ -static-libgcc -Wl,-z,relro,-z,now)
 endif()
