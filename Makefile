@@ -1,6 +1,6 @@
 # Thin verbs over CMakePresets.json and scripts/. `make help` lists them.
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-all bench fuzz lint format docs clean
+.PHONY: help demo test test-all bench fuzz lint format docs wheel clean
 MAKEFLAGS += --no-print-directory
 
 PYTHON := .venv/bin/python
@@ -41,5 +41,9 @@ docs: ## check the documents: links, commands, options, help texts
 	@scripts/setup.sh test
 	@$(PYTHON) -m pytest -q -rs tests/style
 
-clean: ## remove build/ and .venv/
-	rm -rf build .venv
+wheel: ## build the wheel into dist/: one file for every Python from 3.10 on
+	@scripts/setup.sh demo
+	@scripts/wheel.sh
+
+clean: ## remove build/, dist/ and .venv/
+	rm -rf build dist .venv
