@@ -10,8 +10,8 @@
 #include <ctime>
 
 #include <fmt/format.h>
-#include <nlohmann/json.hpp>
 #include <poll.h>
+#include <nlohmann/json.hpp>
 
 #include "box/cgroup.h"
 #include "broker/address.h"
@@ -56,10 +56,10 @@ void start_sweeper() {
 
 int serve_here(const BrokerAddress& address, Bound bound, const BrokerOptions& options) {
   start_sweeper();
-  (void)::prctl(PR_SET_NAME, "pctx-broker");
+  (void)::prctl(PR_SET_NAME, kBrokerProcess);
   (void)!::chdir("/");
   const auto served = serve(std::move(bound.listener), options);
-  (void)::unlink(address.socket.c_str());  // under the lock: nobody else's
+  if (!bound.inherited) (void)::unlink(address.socket.c_str());  // under the lock: nobody else's
   return served ? 0 : complain(served.error());
 }
 
@@ -147,11 +147,14 @@ int stop_broker(bool quiet) {
     if (!quiet) fmt::print("no Broker runs\n");
     return 0;
   }
-  ucred peer{};
-  socklen_t size = sizeof peer;
-  (void)::getsockopt(broker->get(), SOL_SOCKET, SO_PEERCRED, &peer, &size);
-  const Fd pidfd{static_cast<int>(::syscall(SYS_pidfd_open, peer.pid, 0))};
+  const int pid = broker_pid(*broker);
+  const Fd pidfd{pid > 0 ? static_cast<int>(::syscall(SYS_pidfd_open, pid, 0)) : -1};
   (void)wire::send(broker->get(), R"({"stop": {}})");
+  if (pid ==
+      0) {  // systemd answered and starts a Broker, which gets the message and closes the connection when it leaves
+    pollfd closed{broker->get(), POLLIN, 0};
+    (void)::poll(&closed, 1, kAnswerMillis);
+  }
   pollfd gone{pidfd.get(), POLLIN, 0};
   if (pidfd && ::poll(&gone, 1, kAnswerMillis) == 0) {
     (void)abi::pidfd_send_signal(pidfd.get(), SIGKILL);
@@ -165,6 +168,9 @@ int start_broker(const Words& words, const BrokerOptions& options, bool foregrou
   enter_delegated_scope(words.all);
   const auto address = broker_address(PCTX_VERSION);
   if (!address) return complain(address.error());
+  auto inherited = inherit_broker(*address);
+  if (!inherited) return complain(inherited.error());
+  if (*inherited) return serve_here(*address, std::move(**inherited), options);
   if (!foreground) return serve_behind(*address, options);
   auto bound = bind_broker(*address);
   if (!bound) return complain(bound.error());
@@ -188,7 +194,8 @@ void add_serve(CLI::App& app, const Words& words, int& status) {
     chosen.idle_exit = std::chrono::seconds{options->idle};
     return chosen;
   };
-  serve->callback([&, options, broker_options] { status = start_broker(words, broker_options(), options->foreground); });
+  serve->callback(
+      [&, options, broker_options] { status = start_broker(words, broker_options(), options->foreground); });
   CLI::App* show = app.add_subcommand("status", "Show the Broker, its pools and Workers");
   show->add_flag("--json", options->json, "As JSON");
   show->callback([&, options] { status = show_status(options->json); });
