@@ -21,12 +21,12 @@ def status(program: str) -> dict[str, Any]:
 
 def fill(program: str, call: Callable[[], Any], count: int) -> int:
     """Calls until `count` Workers wait in the only pool, which grows whenever a caller finds none: how many wait."""
-    waiting = 0
     for _ in range(20):
         waiting = _settle(program)
         if waiting >= count:
-            break
-        threads = [threading.Thread(target=call) for _ in range(waiting + 1)]
+            return _shrink(program, count)
+        # One finds the lease that this process keeps for its next call, one finds nothing.
+        threads = [threading.Thread(target=call) for _ in range(waiting + 2)]
         for thread in threads:
             thread.start()
         for thread in threads:
@@ -34,13 +34,21 @@ def fill(program: str, call: Callable[[], Any], count: int) -> int:
     return waiting
 
 
+def _shrink(program: str, count: int) -> int:
+    """Several callers that find none make it grow beyond; after five quiet seconds it halves what waits."""
+    deadline = time.monotonic() + 15
+    while (waiting := _settle(program)) > count and time.monotonic() < deadline:
+        time.sleep(0.1)
+    return waiting
+
+
 def _settle(program: str) -> int:
     """The number of waiting Workers once none is being made."""
     for _ in range(100):
         (pool,) = status(program)["pools"]
-        if not pool["making"] and not pool["busy"] and pool["waiting"]:
-            return pool["waiting"]
-        time.sleep(0.1)
+        if not pool["making"] and pool["waiting"]:
+            break
+        time.sleep(0.05)
     return pool["waiting"]
 
 

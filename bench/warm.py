@@ -13,6 +13,7 @@ import json
 import os
 import platform
 import random
+import signal
 import statistics
 import subprocess
 import sys
@@ -300,6 +301,7 @@ def main() -> int:
     parser.add_argument("--program", default=str(TREE / ".venv" / "bin" / "pctx-sandbox"))
     parser.add_argument("--out", type=Path, default=TREE / "bench" / "results")
     options = parser.parse_args()
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))  # by way of all the clauses that clean up
     with tempfile.TemporaryDirectory(prefix="pctx-bench-") as folder:
         # A Broker of our own: nobody else's calls are in the figures, and nobody else's Broker is restarted.
         os.environ["PCTX_SANDBOX_SOCKET"] = f"{folder}/broker.sock"
