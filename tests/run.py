@@ -197,6 +197,7 @@ def staged_for(user: pwd.struct_passwd):
         for part in ("tests", "examples", "packaging", "docs"):
             if (TREE / part).is_dir():
                 shutil.copytree(TREE / part, stage / part, ignore=shutil.ignore_patterns("__pycache__"))
+        shutil.copy(TREE / "README.md", stage)
         (stage / ".venv/bin").mkdir(parents=True)
         for program in ("pctx-sandbox", "uv"):
             shutil.copy(TREE / ".venv/bin" / program, stage / ".venv/bin")

@@ -2,13 +2,14 @@
 
 import json
 import os
+import re
 import shutil
 import subprocess
 import tempfile
 import time
 
 import pytest
-from pctx_sandbox import sandbox
+from pctx_sandbox import DependencyInstallError, sandbox
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -83,3 +84,17 @@ def test_stop_ends_it_and_the_next_call_starts_another(sandbox_bin):
     assert status(sandbox_bin) == {"running": False}
     assert square(5) == 25
     assert status(sandbox_bin)["pid"] != first
+
+
+def test_the_example_of_the_readme_gives_what_it_says(tree):
+    (code,) = re.findall(r"^```python\n(.*?)^```$", (tree / "README.md").read_text(), re.DOTALL | re.MULTILINE)
+    definition, _, call = code.rpartition("\n\n")
+    expression, _, expected = call.partition("  # → ")
+    space = {"__name__": "readme"}
+    exec(compile(definition, "README.md", "exec"), space)
+    try:
+        assert repr(eval(expression, space)) == expected.strip()
+    except DependencyInstallError as error:
+        pytest.skip(f"needs an index that has pandas: {error}")
+    (pool,) = [pool for pool in status(os.environ["PCTX_SANDBOX_BINARY"])["pools"] if pool["preloaded"]]
+    assert pool["preloaded"] == ["pandas"]
