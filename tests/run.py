@@ -197,11 +197,14 @@ def staged_for(user: pwd.struct_passwd):
         for part in ("tests", "examples", "packaging", "docs"):
             if (TREE / part).is_dir():
                 shutil.copytree(TREE / part, stage / part, ignore=shutil.ignore_patterns("__pycache__"))
+        shutil.copy(TREE / "README.md", stage)
         (stage / ".venv/bin").mkdir(parents=True)
         for program in ("pctx-sandbox", "uv"):
             shutil.copy(TREE / ".venv/bin" / program, stage / ".venv/bin")
         packages = next((TREE / ".venv/lib").glob("python3*/site-packages"))
         subprocess.run(["cp", "-a", "--reflink=auto", str(packages), str(stage / "packages")], check=True)
+        package = TREE / "python/pctx_sandbox"
+        shutil.copytree(package, stage / "packages/pctx_sandbox", ignore=shutil.ignore_patterns("__pycache__"))
         subprocess.run(["chmod", "-R", "a+rX", str(stage)], check=True)
         env = index_settings() | {
             "HOME": user.pw_dir,
