@@ -26,6 +26,7 @@ class Environment:
     path: str | None
     python: str
     preload: tuple[str, ...]
+    generation: int = 0  # another one if it was built again in the same place, where Workers of the first still live
 
 
 _lock = threading.Lock()
@@ -126,8 +127,10 @@ def _parse(output: bytes, python: str) -> Environment:
     try:
         record = json.loads(output)
         preload = [module for modules in record["modules"].values() for module in modules]
-        return Environment(str(record["path"]), str(record.get("python") or python), tuple(dict.fromkeys(preload)))
-    except (ValueError, KeyError, AttributeError, TypeError) as error:
+        path = str(record["path"])
+        modules = tuple(dict.fromkeys(preload))
+        return Environment(path, str(record.get("python") or python), modules, os.stat(path).st_ino)
+    except (OSError, ValueError, KeyError, AttributeError, TypeError) as error:
         raise SandboxStartupError(
             f"`pctx-sandbox env build` answered with something unknown: {error!r}\nhint: install the package again"
         ) from None

@@ -242,6 +242,7 @@ def make_spec(environment: Environment, settings: Settings) -> client.LeaseSpec:
         "version": _program.VERSION,
         "python": environment.python,
         "environment": environment.path,
+        "generation": environment.generation,
         "preload": list(environment.preload),
         "policy": settings.policy(),
         "queue_timeout_ms": int(settings.queue_timeout_sec * 1000),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import builtins
+import errno
 import json
 import linecache
 import signal
@@ -156,7 +157,7 @@ def _advice(answer: Mapping[str, Any], settings: Settings) -> str:
         return _modules.advice_for_missing(module[:200], settings.include)
     if "MemoryError" in names:
         return f"the box has memory_mb={settings.memory_mb}; raise it, or work on less at once"
-    if answer.get("errno") == 28:
+    if answer.get("errno") in (errno.ENOSPC, errno.EFBIG):
         return f"the box has disk_mb={settings.disk_mb} and inodes={settings.inodes}; raise them, or write less"
     if answer.get("errno") == 11 and ("BlockingIOError" in names):
         return f"the box has pids={settings.pids}; raise it, or start fewer processes and threads"

@@ -32,6 +32,9 @@ Result<PoolSpec> parse_lease(const Json& json, Millis& queue_timeout) {
       spec.python = PCTX_TRY(absolute(value, "python"));
     } else if (key == "environment") {
       if (!value.is_null()) spec.environment = PCTX_TRY(absolute(value, "environment"));
+    } else if (key == "generation") {
+      if (!value.is_number_unsigned()) return malformed("generation is not a number");
+      spec.generation = value.get<std::uint64_t>();
     } else if (key == "preload") {
       spec.preload = PCTX_TRY(strings(value, "preload"));
     } else if (key == "support") {

@@ -2,6 +2,7 @@
 
 #include <fcntl.h>
 #include <sys/epoll.h>
+#include <sys/resource.h>
 #include <sys/socket.h>
 #include <sys/wait.h>
 
@@ -27,10 +28,19 @@ constexpr auto kAgeOfOneZygote = std::chrono::hours{1};
 constexpr unsigned kFailuresInARow = 3;
 constexpr auto kImportPatience = std::chrono::seconds{30};  // for one package
 constexpr auto kForkPatience = std::chrono::seconds{30};
+constexpr rlim_t kMostWorkers = 128;
 constexpr std::size_t kLongestWord = 1000;
 constexpr const char* kSupport = "/run/pctx";
 
 std::string name_of(const std::string& path) { return path.substr(path.rfind('/') + 1); }
+
+// Where the box has the Environment: where the host has it, but for the folders that every box has of its own and that
+// are mounted over what the template lends.
+std::string place_of(const std::string& environment) {
+  for (const char* own : {"/tmp/", "/dev/", "/home/sandbox/"})
+    if (environment.starts_with(own)) return fmt::format("{}/environment", kSupport);
+  return environment;
+}
 
 // Our own package and the caller's cloudpickle, the Environment, and an interpreter that lives outside /usr.
 void lend_support(const PoolSpec& spec, Policy& policy) {
@@ -40,7 +50,7 @@ void lend_support(const PoolSpec& spec, Policy& policy) {
     policy.binds.push_back({ours ? path + "/guest" : path,
                             fmt::format("{}/{}", kSupport, ours ? "guest" : name_of(path)), false});
   }
-  if (!spec.environment.empty()) policy.binds.push_back({spec.environment, spec.environment, false});
+  if (!spec.environment.empty()) policy.binds.push_back({spec.environment, place_of(spec.environment), false});
   const std::size_t bin = spec.python.rfind("/bin/");
   if (!spec.python.starts_with("/usr/") && bin != std::string::npos && bin > 0)
     policy.binds.push_back({spec.python.substr(0, bin), spec.python.substr(0, bin), false});
@@ -50,7 +60,7 @@ Command zygote_command(const PoolSpec& spec) {
   const Json config{{"environment", spec.environment},
                     {"threads", std::max(1U, (spec.policy.limits.cpus + 999) / 1000)},
                     {"preload", spec.preload}};
-  std::vector<std::string> argv{spec.environment.empty() ? spec.python : spec.environment + "/bin/python", "-I"};
+  std::vector<std::string> argv{spec.environment.empty() ? spec.python : place_of(spec.environment) + "/bin/python", "-I"};
   if (spec.environment.empty()) argv.push_back("-S");
   argv.push_back(fmt::format("{}/guest/zygote.py", kSupport));
   argv.push_back(config.dump());
@@ -67,6 +77,19 @@ std::string last_words(int pipe) {
   return text.empty() ? "it said nothing" : text;
 }
 
+// A Zygote is bound as a Worker is, but for its memory: packages and what they read at import are not the call's.
+Plan limits_of_zygote(const Plan& plan) {
+  constexpr std::uint64_t kLeastMemory = 4_GiB;
+  Plan own;
+  own.cgroup = plan.cgroup;
+  own.policy = plan.policy;
+  own.cgroup_writes = plan.cgroup_writes;
+  const std::string memory = std::to_string(std::max(plan.policy.limits.memory, kLeastMemory));
+  for (CgroupWrite& write : own.cgroup_writes)
+    if (write.value == std::to_string(plan.policy.limits.memory) && write.controller == "memory") write.value = memory;
+  return own;
+}
+
 Error talks_out_of_turn() {
   return unavailable("the Zygote sends what nobody asked for", "a package that it imports writes to its descriptors");
 }
@@ -75,6 +98,7 @@ Error talks_out_of_turn() {
 
 std::string PoolSpec::key() const {
   Json json{{"python", python}, {"environment", environment}, {"preload", preload}, {"support", support}};
+  json["generation"] = generation;
   json["policy"] = policy_to_json(policy);
   return json.dump();
 }
@@ -88,8 +112,16 @@ Result<std::unique_ptr<Pool>> Pool::start(sys::Loop& loop, const PoolSpec& spec,
   inputs.pool = true;
   Plan plan = PCTX_TRY(compile_here(policy, std::move(inputs)));
   std::unique_ptr<Pool> pool{new Pool(loop, std::move(plan), std::move(listener))};
+  // Forks and imports take their Zygote's own time, of which no call may use up the rest.
+  std::erase_if(pool->plan_.rlimits, [](const ResourceLimit& limit) { return limit.resource == RLIMIT_CPU; });
+  // Every process below the maker counts for the Zygote's own fork; Workers get theirs when they are made.
+  for (ResourceLimit& limit : pool->plan_.rlimits)
+    if (limit.resource == RLIMIT_NPROC) limit.value = kMostWorkers * (pool->plan_.policy.limits.pids + 2);
+  for (LimitBinding& binding : pool->plan_.bindings)
+    if (binding.limit == "cpu_time") binding.by = "watchdog";
   pool->preload_ = spec.preload;
-  pool->maker_ = PCTX_TRY(start_maker(pool->plan_, zygote_command(spec)));
+  pool->command_ = zygote_command(spec);
+  pool->maker_ = PCTX_TRY(start_maker(pool->plan_, pool->command_));
   Pool* self = pool.get();
   loop.watch(self->maker_.control.get(), EPOLLIN, [self](std::uint32_t) { self->on_maker(); });
   self->patience_ = loop.after(kImportPatience, [self] {
@@ -148,7 +180,7 @@ void Pool::on_maker() {
   };
   switch (frame.kind) {
     case Message::failure:
-      return fail(describe_failure(frame, plan_, {}));
+      return fail(describe_failure(frame, plan_, command_));
     case Message::ready:
       template_stands_ = true;
       if (auto cut = cut_zygote(); !cut) return fail(std::move(cut).error());
@@ -157,6 +189,10 @@ void Pool::on_maker() {
       if (frame.index == kZygoteTag) {
         if (!fds[0]) return fail(os_error("cannot make the Zygote's box", frame.value));
         zygote_.pidfd = std::move(fds[0]);
+        if (const int directory = cgroups_.empty() ? -1 : cgroups_.back().directory(); directory >= 0)
+          if (const auto pid = pid_of(zygote_.pidfd.get()); pid)
+            if (auto moved = sys::write_at(directory, "cgroup.procs", std::to_string(*pid)); !moved)
+              return fail(std::move(moved).error());
         loop_.watch(zygote_.pidfd.get(), EPOLLIN, [this](std::uint32_t) { on_zygote_end(); });
       } else if (Worker* found = worker()) {
         found->on_cut(std::move(fds[0]), frame.value);
@@ -180,6 +216,7 @@ void Pool::on_maker() {
       break;
     }
     case Message::reaped:
+      if (frame.index == kZygoteTag && !cgroups_.empty()) cgroups_.pop_front();
       if (Worker* found = worker()) found->on_reaped(Millis{frame.value});
       break;
     default:
@@ -194,13 +231,18 @@ Result<void> Pool::cut_zygote() {
   if (::pipe2(words, O_CLOEXEC | O_NONBLOCK) != 0) return os_error("cannot make a pipe");
   Fd heard{words[0]};
   const Fd spoken{words[1]};
-  PCTX_TRY(order_cut(maker_, {.zygote = true,
-                              .tag = kZygoteTag,
-                              .status = their_status.get(),
-                              .in = their_control.get(),
-                              .out = spoken.get(),
-                              .err = spoken.get()}));
+  BoxCgroup cgroup = PCTX_TRY(BoxCgroup::make(limits_of_zygote(plan_), unique_cgroup_name(kZygoteTag)));
+  const std::vector<Fd> tasks = PCTX_TRY(cgroup.open_tasks());
+  CutOrder order{.zygote = true,
+                 .tag = kZygoteTag,
+                 .status = their_status.get(),
+                 .in = their_control.get(),
+                 .out = spoken.get(),
+                 .err = spoken.get()};
+  for (const Fd& fd : tasks) order.tasks.push_back(fd.get());
+  PCTX_TRY(order_cut(maker_, order));
   zygote_ = {};
+  cgroups_.push_back(std::move(cgroup));
   zygote_.status = std::move(status);
   zygote_.control = std::move(control);
   zygote_.words = std::move(heard);
@@ -264,7 +306,7 @@ void Pool::on_zygote_status() {
   StatusFrame frame{};
   FrameFds fds;
   const FrameRead read = read_frame(zygote_.status.get(), frame, fds);
-  if (read == FrameRead::frame && frame.kind == Message::failure) return fail(describe_failure(frame, plan_, {}));
+  if (read == FrameRead::frame && frame.kind == Message::failure) return fail(describe_failure(frame, plan_, command_));
   if (read == FrameRead::frame && frame.kind == Message::listener) {
     loop_.forget(denial_fd_);
     denials_.listen(std::move(fds[0]), plan_.policy.seccomp.has_value());

@@ -19,6 +19,7 @@ namespace pctx {
 struct PoolSpec {
   std::string python;                // the interpreter, as the host sees it
   std::string environment;           // a venv, or empty
+  std::uint64_t generation = 0;      // changes when the Environment is built again in its place
   std::vector<std::string> preload;  // modules to import in the Zygote
   std::vector<std::string> support;  // our own guest package and the caller's cloudpickle
   Policy policy;
@@ -91,11 +92,13 @@ class Pool {
   sys::Loop& loop_;
   Plan plan_;
   Listener listener_;
+  Command command_;  // the Zygote's
   Maker maker_;
   bool template_stands_ = false;
   Zygote zygote_;
   DenialLog denials_;  // of all Workers: they have their filter from the Zygote
   int denial_fd_ = -1;
+  std::deque<BoxCgroup> cgroups_;  // of Zygotes; all but the last are of such as are dying
   std::list<std::unique_ptr<Worker>> workers_;
   std::deque<std::uint16_t> to_fork_;  // boxes that stand, by tag; the first one is being forked into if `forking_`
   bool forking_ = false;

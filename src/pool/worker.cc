@@ -3,6 +3,7 @@
 #include <fcntl.h>
 #include <sys/epoll.h>
 #include <sys/random.h>
+#include <sys/resource.h>
 #include <sys/socket.h>
 
 #include <csignal>
@@ -43,6 +44,10 @@ Result<void> join_by_pid(int directory, pid_t pid) {
 
 }  // namespace
 
+std::string unique_cgroup_name(std::uint16_t tag) {
+  return fmt::format("{}{}-{:x}-{}", kCgroupPrefix, ::getpid(), Clock::now().time_since_epoch().count(), tag);
+}
+
 Worker::Worker(sys::Loop& loop, const Plan& plan, std::uint16_t tag, Surroundings around,
                std::function<void(Worker&)> changed)
     : loop_(loop), plan_(plan), tag_(tag), around_(std::move(around)), changed_(std::move(changed)) {}
@@ -63,14 +68,13 @@ void Worker::become(State state) {
 
 void Worker::fail(Error error) {
   if (state_ == State::ended) return;
-  error_ = std::move(error);
+  if (!discarded_) error_ = std::move(error);
   kill();
   if (!pidfd_) become(State::ended);
 }
 
 Result<void> Worker::cut(const Maker& maker) {
-  const std::string name = fmt::format("{}{}-{:x}-{}", kCgroupPrefix, ::getpid(), since_.time_since_epoch().count(), tag_);
-  cgroup_ = PCTX_TRY(BoxCgroup::make(plan_, name));
+  cgroup_ = PCTX_TRY(BoxCgroup::make(plan_, unique_cgroup_name(tag_)));
   tasks_ = PCTX_TRY(cgroup_.open_tasks());
   memory_event_ = cgroup_.watch_memory();
   auto [ours, theirs] = PCTX_TRY(wire::pair(SOCK_SEQPACKET));
@@ -139,6 +143,11 @@ Result<void> Worker::inspect() {
   pid_ = PCTX_TRY(find_worker(around_.maker, init_, around_.known()));
   pid_below_ = PCTX_TRY(pctx::pid_below(pid_));
   if (const int directory = cgroup_.directory(); directory >= 0) PCTX_TRY(join_by_pid(directory, pid_));
+  // One more for our init. Not by the Worker itself, whose Zygote may have other plans.
+  const rlimit processes{plan_.policy.limits.pids + 1, plan_.policy.limits.pids + 1};
+  for (const ResourceLimit& limit : plan_.rlimits)
+    if (limit.resource == RLIMIT_NPROC && ::prlimit(pid_, RLIMIT_NPROC, &processes, nullptr) != 0)
+      return os_error("cannot limit the processes of a Worker");
   return inspect_worker(pid_, init_, zygote_, given_, plan_.workdir);
 }
 

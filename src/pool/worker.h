@@ -16,6 +16,9 @@
 
 namespace pctx {
 
+// Found by a sweeper when its Broker is gone.
+std::string unique_cgroup_name(std::uint16_t tag);
+
 class Worker {
  public:
   enum class State {

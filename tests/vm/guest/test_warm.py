@@ -1,6 +1,7 @@
 """Warm calls on cgroup v2: Workers join their cgroup from outside, and limits bind on exactly one call."""
 
 import json
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -60,6 +61,8 @@ def said(tmp_path_factory):
         "PCTX_SANDBOX_BINARY": binary,
         "PATH": "/usr/bin:/bin",
         "PCTX_SANDBOX_SOCKET": str(script.parent / "broker.sock"),
+        # Where the user's systemd listens, which delegates a cgroup to the Broker.
+        **{name: os.environ[name] for name in ("XDG_RUNTIME_DIR",) if name in os.environ},
     }
     try:
         done = subprocess.run(

@@ -1,0 +1,280 @@
+"""Limits bind on exactly the call that has them: it ends with their name and value, neighbours and successors do not.
+
+The control of each is the same function with a limit that it keeps.
+"""
+
+import threading
+import time
+
+import pytest
+from pctx_sandbox import SandboxExecutionError, SandboxMemoryError, SandboxTimeoutError, sandbox
+
+pytestmark = pytest.mark.usefixtures("broker")
+
+
+@sandbox
+def neighbour():
+    import time
+
+    time.sleep(3)
+    return "unharmed"
+
+
+@pytest.fixture
+def unharmed():
+    """A call that runs all the while, and one afterwards."""
+    values = []
+    thread = threading.Thread(target=lambda: values.append(neighbour()))
+    neighbour.submit().cancel()
+    thread.start()
+    yield
+    thread.join(60)
+    assert values == ["unharmed"]
+    assert sandbox(lambda: 1)() == 1
+
+
+def allocate(megabytes):
+    kept = bytearray(megabytes << 20)
+    for at in range(0, len(kept), 4096):
+        kept[at] = 1
+    return len(kept) >> 20
+
+
+def in_tmp(megabytes):
+    with open("/tmp/big", "wb") as file:
+        for _ in range(megabytes):
+            file.write(b"x" * (1 << 20))
+    return megabytes
+
+
+def in_children(megabytes):
+    import os
+
+    for _ in range(4):
+        if os.fork() == 0:
+            kept = b"x" * (megabytes << 18)
+            import time
+
+            time.sleep(20)
+            os._exit(len(kept) & 1)
+    import time
+
+    time.sleep(5)
+    return megabytes
+
+
+@pytest.mark.usefixtures("unharmed")
+@pytest.mark.parametrize("hog", [allocate, in_children], ids=["heap", "children"])
+def test_memory(hog):
+    with pytest.raises(SandboxMemoryError, match="memory_mb=128"):
+        sandbox(memory_mb=128)(hog)(400)
+    assert sandbox(memory_mb=768)(hog)(400) == 400
+
+
+@pytest.mark.usefixtures("unharmed")
+def test_disk():
+    with pytest.raises(SandboxExecutionError, match="disk_mb=16") as caught:
+        sandbox(disk_mb=16)(in_tmp)(40)
+    assert isinstance(caught.value, OSError)
+    assert sandbox(disk_mb=64)(in_tmp)(40) == 40
+
+
+def many_files(count):
+    for number in range(count):
+        open(f"/tmp/{number}", "w").close()
+    return count
+
+
+def test_inodes():
+    with pytest.raises(SandboxExecutionError, match="inodes=100"):
+        sandbox(inodes=100)(many_files)(300)
+    assert sandbox(inodes=1000)(many_files)(300) == 300
+
+
+def processes(count):
+    import os
+    import time
+
+    made = 0
+    try:
+        for _ in range(count):
+            if os.fork() == 0:
+                time.sleep(20)
+                os._exit(0)
+            made += 1
+    except OSError:
+        pass
+    return made
+
+
+@pytest.mark.usefixtures("unharmed")
+def test_pids_bind_on_each_call_alone():
+    bounded = sandbox(pids=8)(processes)
+    made = [call.result() for call in [bounded.submit(40) for _ in range(4)]]
+    # Itself is one of them; each of four at once has all of its own.
+    assert all(5 <= each <= 8 for each in made), made
+    assert sandbox(pids=64)(processes)(40) == 40
+
+
+def test_few_pids_do_not_keep_workers_from_being_made():
+    small = sandbox(pids=2)(lambda number: number)
+    assert sorted(call.result() for call in [small.submit(number) for number in range(24)]) == list(range(24))
+
+
+def threads(count):
+    import threading
+    import time
+
+    made = 0
+    try:
+        for _ in range(count):
+            threading.Thread(target=time.sleep, args=(20,), daemon=True).start()
+            made += 1
+    except RuntimeError:
+        pass
+    return made
+
+
+def test_threads_count_as_pids():
+    assert sandbox(pids=8)(threads)(40) <= 8
+    assert sandbox(pids=64)(threads)(40) == 40
+
+
+def python_loop():
+    while True:
+        pass
+
+
+def c_loop():
+    sum(range(10**15))
+
+
+def sleeps():
+    import time
+
+    time.sleep(600)
+
+
+def stops_itself():
+    import os
+    import signal
+
+    os.kill(os.getpid(), signal.SIGSTOP)
+
+
+def ignores_everything():
+    import signal
+    import time
+
+    for number in signal.valid_signals() - {signal.SIGKILL, signal.SIGSTOP}:
+        try:
+            signal.signal(number, signal.SIG_IGN)
+        except OSError:
+            pass
+    time.sleep(600)
+
+
+def leaves_a_daemon():
+    import os
+    import time
+
+    if os.fork() == 0:
+        os.setsid()
+        if os.fork() == 0:
+            time.sleep(600)
+        os._exit(0)
+    time.sleep(600)
+
+
+def closes_its_socket():
+    import os
+    import time
+
+    os.close(3)
+    time.sleep(600)
+
+
+@pytest.mark.parametrize(
+    "endless", [python_loop, c_loop, sleeps, stops_itself, ignores_everything, leaves_a_daemon], ids=lambda f: f.__name__
+)
+def test_timeout(endless):
+    bounded = sandbox(timeout_sec=1)(endless)
+    bounded_plain = sandbox(timeout_sec=1)(lambda: "in time")
+    assert bounded_plain() == "in time"
+    began = time.monotonic()
+    with pytest.raises(SandboxTimeoutError, match="timeout_sec=1 "):
+        bounded()
+    assert 0.9 < time.monotonic() - began < 6
+    assert bounded_plain() == "in time"
+
+
+def test_a_worker_that_closes_its_socket_is_told_from_an_answer():
+    began = time.monotonic()
+    with pytest.raises((SandboxExecutionError, SandboxTimeoutError)):
+        sandbox(timeout_sec=2)(closes_its_socket)()
+    assert time.monotonic() - began < 20
+
+
+def burn(seconds):
+    import os
+    import time
+
+    # In a child: what counts is the box, not one process.
+    if os.fork() == 0:
+        began = time.process_time()
+        while time.process_time() - began < seconds:
+            pass
+        os._exit(0)
+    os.wait()
+    return "burnt"
+
+
+@pytest.mark.usefixtures("unharmed")
+def test_cpu_time():
+    with pytest.raises(SandboxTimeoutError, match="cpu_time_sec=1 "):
+        sandbox(cpu_time_sec=1)(burn)(6)
+    assert sandbox(cpu_time_sec=20)(burn)(1.5) == "burnt"
+
+
+def test_cpu_time_is_each_calls_own():
+    bounded = sandbox(cpu_time_sec=1)(burn)
+    assert [bounded(0.4) for _ in range(8)] == ["burnt"] * 8
+
+
+def two_spinners():
+    import os
+    import time
+
+    began, wall = time.process_time(), time.monotonic()
+    children = []
+    for _ in range(2):
+        pid = os.fork()
+        if pid == 0:
+            while time.monotonic() - wall < 2:
+                pass
+            os._exit(0)
+        children.append(pid)
+    for pid in children:
+        os.waitpid(pid, 0)
+    used = os.times()
+    return (used.children_user + used.children_system + time.process_time() - began) / (time.monotonic() - wall)
+
+
+def test_cpus():
+    assert sandbox(cpus=1)(two_spinners)() < 1.3
+
+
+@pytest.mark.usefixtures("unharmed")
+def test_output():
+    def flood():
+        while True:
+            print("x" * 10000)
+
+    with pytest.raises(SandboxExecutionError, match="output_mb=1 "):
+        sandbox(output_mb=1)(flood).run()
+    assert len(sandbox(output_mb=4)(lambda: print("x" * (2 << 20))).run().stdout) > 2 << 20
+
+
+def test_a_result_that_is_too_large_is_no_memory_of_the_callers():
+    with pytest.raises((SandboxMemoryError, SandboxExecutionError)):
+        sandbox(memory_mb=64)(lambda: bytes(1 << 30))()
