@@ -17,8 +17,9 @@ test: ## set everything up, then unit, integration, security, style and sanitize
 	@scripts/setup.sh test
 	@$(PYTHON) tests/run.py
 
-test-all: ## the same, then the virtual machine, chaos and one minute of each fuzzer
+test-all: ## the same, then the virtual machine, chaos, installations and one minute of each fuzzer
 	@scripts/setup.sh test --vm --fuzz
+	@scripts/wheel.sh
 	@$(PYTHON) tests/run.py --all
 
 bench: ## measure against the peers that are installed; prints a table and fills the one in README.md

@@ -1,9 +1,11 @@
 #!/usr/bin/env bash
 # Proves the wheel of dist/ where it is to be used: with every Python from 3.10 on that this host has, and in a fresh
 # minimal root that has no compiler (needs root and debootstrap; skipped without). Each time the newest dependencies, then
-# the oldest allowed ones. The last line is `N passed, N failed, N skipped`.
+# the oldest allowed ones. Then a clone of the tree, installed in such a root with pip and uv. The last line is
+# `N passed, N failed, N skipped`.
 #
 # usage: scripts/check-wheel.sh [--only-root] [--python FOLDER] [options of check-clean-root.sh: --suite, --mirror, --keyring]
+#   --only-root leaves out this host's own Pythons and the clone.
 #   FOLDER holds a relocatable Python, lent to the root instead of the distribution's own: for suites whose own is older.
 set -euo pipefail
 
@@ -23,12 +25,13 @@ wheel=$(ls dist/*.whl 2>/dev/null) || { echo "there is no wheel; run 'make wheel
 
 passed=0 failed=0 skipped=0
 # Runs a check whose last line is a sum, and adds it up.
+output=$(mktemp)
+trap 'rm -f "$output"' EXIT
 check() {
-  local said
   echo "--- $1"
   shift
-  said=$(nice "$@" 2>&1 | tee /dev/stderr | grep -E '^[0-9]+ passed, [0-9]+ failed, [0-9]+ skipped$' | tail -n 1) || true
-  if [[ $said =~ ^([0-9]+)\ passed,\ ([0-9]+)\ failed ]]; then
+  nice "$@" 2>&1 | tee "$output" || true
+  if [[ $(grep -E '^[0-9]+ passed, [0-9]+ failed, ' "$output" | tail -n 1) =~ ^([0-9]+)\ passed,\ ([0-9]+)\ failed ]]; then
     passed=$((passed + BASH_REMATCH[1])) failed=$((failed + BASH_REMATCH[2]))
   else
     echo "FAILED: it ended without a result"
@@ -65,6 +68,10 @@ else
         if command -v $name; then echo "this root has a compiler: $name"; exit 1; fi; done
       ldd --version | head -n 1
       exec "$0" scripts/check_install.py /root/lent/*.whl' "$inside"
+  if [[ $only_root == no ]]; then
+    check "a clone, installed with pip and uv" scripts/check-clean-root.sh ${options[@]+"${options[@]}"} \
+      --include python3,python3-venv,ca-certificates -- scripts/check-clone-install.sh
+  fi
 fi
 echo "$passed passed, $failed failed, $skipped skipped"
 [[ $failed -eq 0 ]]

@@ -42,8 +42,8 @@ def lower_bounds(wheel: str) -> list[str]:
     """`cloudpickle>=3.0` becomes `cloudpickle==3.0`, as the wheel itself declares it."""
     with zipfile.ZipFile(wheel) as archive:
         name = next(name for name in archive.namelist() if name.endswith(".dist-info/METADATA"))
-        declared = re.findall(r"^Requires-Dist: ([\w.-]+) ?>=([\w.]+)", archive.read(name).decode(), re.MULTILINE)
-    return [f"{package}=={version}" for package, version in declared]
+        declared = re.findall(r"^Requires-Dist: (.+>=.+)$", archive.read(name).decode(), re.MULTILINE)
+    return [requirement.replace(">=", "==", 1) for requirement in declared]
 
 
 class Check:

@@ -13,6 +13,7 @@ import importlib
 import json
 import os
 import socket
+import stat
 import sys
 from typing import Any, NoReturn
 
@@ -26,6 +27,8 @@ THREAD_SETTERS = {
     "gomp": ("omp_set_num_threads",),
 }
 NAMESPACES = 7
+RANDOM_DEVICE = os.makedev(1, 9)
+LAST_DESCRIPTOR = 64
 ONE_THREAD = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "NUMEXPR_NUM_THREADS")
 
 
@@ -85,6 +88,20 @@ def _descriptors() -> set[str]:
     return found
 
 
+def _forget_random_device() -> None:
+    """Pythons built for old systems, as uv installs them, keep /dev/urandom open, and open it anew when it is gone.
+
+    A Worker that shared it with its Zygote could leave flags on it for the next one; the Broker lends none that does.
+    """
+    if hasattr(os, "getrandom"):
+        return
+    for number in range(3, LAST_DESCRIPTOR):
+        with contextlib.suppress(OSError):
+            status = os.fstat(number)
+            if stat.S_ISCHR(status.st_mode) and status.st_rdev == RANDOM_DEVICE:
+                os.close(number)
+
+
 def _shares_memory() -> bool:
     with open("/proc/self/maps") as maps:
         return any(line.split(None, 2)[1][1::2] == "ws" for line in maps)
@@ -111,6 +128,7 @@ def _has_children() -> bool:
 def _preload(control: socket.socket, names: list[str], left: dict[str, str]) -> list[str]:
     """Imports what it can; the rest, with the reasons, is added to `left`. The Broker learns what it is at."""
     loaded: list[str] = []
+    _forget_random_device()
     before = _descriptors()
     for name in names:
         if name in left:
@@ -120,6 +138,7 @@ def _preload(control: socket.socket, names: list[str], left: dict[str, str]) -> 
             importlib.import_module(name)
         except BaseException as error:
             left[name] = f"{type(error).__name__}: {error}"[:500]
+        _forget_random_device()
         if reason := _why_unfit(before):
             # It cannot be undone from here. The next Zygote leaves this package to its Workers.
             os.write(2, reason[:500].encode())
@@ -172,12 +191,13 @@ def _become_worker(worker: Any, sock: int, out: int, err: int, threads: int) -> 
     null = os.open("/dev/null", os.O_RDWR)
     for source, target in ((null, 0), (out, 1), (err, 2), (sock, 3)):
         os.dup2(source, target)
-    os.closerange(4, 64)
+    os.closerange(4, LAST_DESCRIPTOR)
     if (numpy_random := sys.modules.get("numpy.random")) is not None:
         numpy_random.seed()  # the others notice the fork by themselves
     if threads > 1:
         _raise_threads(threads)
     worker.warm()
+    _forget_random_device()
     os.write(3, b"R")
     worker.serve(3)
     os._exit(0)
