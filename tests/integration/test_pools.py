@@ -77,6 +77,15 @@ def test_each_policy_has_a_pool_of_its_own(sandbox_bin):
     assert len(pools(sandbox_bin)) == before + 1
 
 
+def test_the_broker_gives_way_to_callers_and_workers_do_not(sandbox_bin):
+    @sandbox
+    def policy():
+        return os.sched_getscheduler(0)
+
+    assert policy() == os.SCHED_OTHER
+    assert os.sched_getscheduler(status(sandbox_bin)["pid"]) == os.SCHED_BATCH
+
+
 def test_stop_ends_it_and_the_next_call_starts_another(sandbox_bin):
     square(1)
     first = status(sandbox_bin)["pid"]
