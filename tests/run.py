@@ -194,7 +194,7 @@ def staged_for(user: pwd.struct_passwd):
     stage = Path(tempfile.mkdtemp(prefix="pctx-tests-", dir="/var/tmp"))
     try:
         os.chmod(stage, 0o755)
-        for part in ("tests", "examples", "packaging", "docs"):
+        for part in ("tests", "python", "examples", "packaging", "docs"):
             if (TREE / part).is_dir():
                 shutil.copytree(TREE / part, stage / part, ignore=shutil.ignore_patterns("__pycache__"))
         shutil.copy(TREE / "README.md", stage)
@@ -213,7 +213,7 @@ def staged_for(user: pwd.struct_passwd):
             "SHELL": "/bin/sh",
             "PATH": "/usr/local/bin:/usr/bin:/bin",
             "LANG": "C.UTF-8",
-            "PYTHONPATH": str(stage / "packages"),
+            "PYTHONPATH": f"{stage / 'packages'}:{stage / 'python'}",
         }
         ids = {
             "user": user.pw_uid,

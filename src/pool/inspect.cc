@@ -4,7 +4,6 @@
 #include <fcntl.h>
 #include <sys/stat.h>
 #include <sys/syscall.h>
-#include <sys/sysmacros.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -29,7 +28,7 @@ namespace pctx {
 namespace {
 
 constexpr std::size_t kMaxText = 1 << 20;
-constexpr int kKcmpVm = 1, kKcmpFiles = 2, kKcmpFs = 3;  // linux/kcmp.h
+constexpr int kKcmpFile = 0, kKcmpVm = 1, kKcmpFiles = 2, kKcmpFs = 3;  // linux/kcmp.h
 
 Error distrusted(const std::string& what) {
   return unavailable(fmt::format("a Worker was not lent: {}", what),
@@ -64,56 +63,29 @@ std::optional<std::vector<int>> numbers_in(const std::string& folder) {
   return found;
 }
 
-struct OpenFile {
-  int number;
-  struct stat status;
-};
-
-// /proc/PID/fd opens for the process's own uid only, and rootless we have another. What the kernel lets us do is to ask
-// for a copy of each descriptor; a thread with a table of its own is not seen that way, so it must not have one.
-std::optional<std::vector<OpenFile>> copy_descriptors(pid_t process, pid_t thread) {
-  if (thread != process && ::syscall(SYS_kcmp, process, thread, kKcmpFiles, 0, 0) != 0) return std::nullopt;
-  const Fd pidfd{static_cast<int>(::syscall(SYS_pidfd_open, process, 0))};
-  const auto status = read_proc(process, "status");
-  int size = 0;
-  if (!pidfd || !status) return std::nullopt;
-  if (const auto text = field(*status, "FDSize")) (void)std::from_chars(text->data(), text->data() + text->size(), size);
-  std::vector<OpenFile> found;
-  for (int number = 0; number < size; ++number) {
-    const Fd copy{static_cast<int>(::syscall(SYS_pidfd_getfd, pidfd.get(), number, 0))};
-    if (!copy && errno != EBADF) return std::nullopt;
-    OpenFile file{number, {}};
-    if (copy && ::fstat(copy.get(), &file.status) == 0) found.push_back(file);
+// Exactly these, under the numbers from 0 on: a count alone would not notice one that took another's place, such as a
+// socket with others' descriptors in its queue.
+bool holds_only(pid_t process, pid_t thread, const std::vector<int>& given) {
+  const std::string task = fmt::format("/proc/{}/task/{}", process, thread);
+  if (const auto open = numbers_in(task + "/fd")) {
+    if (open->size() != given.size()) return false;
+    for (std::size_t i = 0; i < given.size(); ++i) {
+      struct stat ours {
+      }, theirs{};
+      if (::fstat(given[i], &ours) != 0 || ::stat(fmt::format("{}/fd/{}", task, i).c_str(), &theirs) != 0) return false;
+      if (ours.st_dev != theirs.st_dev || ours.st_ino != theirs.st_ino) return false;
+    }
+    return true;
   }
-  if (size <= 0) return std::nullopt;
-  return found;
-}
-
-std::optional<std::vector<OpenFile>> open_files(pid_t process, pid_t thread) {
-  const std::string folder = fmt::format("/proc/{}/task/{}/fd", process, thread);
-  const auto numbers = numbers_in(folder);
-  if (!numbers) return errno == EACCES ? copy_descriptors(process, thread) : std::nullopt;
-  std::vector<OpenFile> found;
-  for (const int number : *numbers) {
-    OpenFile file{number, {}};
-    if (::stat(fmt::format("{}/{}", folder, number).c_str(), &file.status) != 0) return std::nullopt;
-    found.push_back(file);
-  }
-  return found;
-}
-
-// Exactly these, under the numbers from `first` on: a count alone would not notice one that took another's place, such
-// as a socket with others' descriptors in its queue.
-bool holds_only(pid_t process, pid_t thread, int first, const std::vector<FileId>& expected) {
-  const auto open = open_files(process, thread);
-  if (!open || open->size() != expected.size() + static_cast<std::size_t>(first)) return false;
-  for (std::size_t i = 0; i < open->size(); ++i) {
-    const auto& [number, status] = (*open)[i];
-    if (number != static_cast<int>(i)) return false;
-    const bool is_null = S_ISCHR(status.st_mode) && status.st_rdev == ::makedev(1, 3);
-    if (number < first ? !is_null
-                       : FileId{status.st_dev, status.st_ino} != expected[i - static_cast<std::size_t>(first)])
-      return false;
+  // That folder is open to its owner and to root, and a subordinate id is neither. The kernel compares for us.
+  const auto status = sys::read_file(task + "/status", kMaxText);
+  const auto size = status ? field(*status, "FDSize") : std::nullopt;
+  int most = 0;
+  if (!size || std::from_chars(size->data(), size->data() + size->size(), most).ec != std::errc{}) return false;
+  for (int fd = 0; fd < most; ++fd) {
+    const bool expected = fd < static_cast<int>(given.size());
+    const long answer = ::syscall(SYS_kcmp, ::getpid(), thread, kKcmpFile, expected ? given[static_cast<std::size_t>(fd)] : 0, fd);
+    if (expected ? answer != 0 : answer >= 0 || errno != EBADF) return false;
   }
   return true;
 }
@@ -209,13 +181,7 @@ Result<pid_t> pid_below(pid_t pid) {
   return pids[pids.size() - 2];
 }
 
-FileId file_id(int fd) {
-  struct stat status {};
-  if (::fstat(fd, &status) != 0) return {};
-  return {status.st_dev, status.st_ino};
-}
-
-Result<void> inspect_worker(pid_t worker, pid_t init, pid_t zygote, const std::vector<FileId>& descriptors,
+Result<void> inspect_worker(pid_t worker, pid_t init, pid_t zygote, const std::vector<int>& given,
                             const std::string& workdir) {
   PCTX_TRY(same_namespaces(worker, init));
   const std::string process = fmt::format("/proc/{}", worker);
@@ -231,7 +197,7 @@ Result<void> inspect_worker(pid_t worker, pid_t init, pid_t zygote, const std::v
   if (field(status, "Threads") != "1") return distrusted("it has threads before its call");
   const std::string children = PCTX_TRY(read_proc(worker, fmt::format("task/{}/children", worker)));
   if (!children.empty()) return distrusted("it has children before its call");
-  if (!holds_only(worker, worker, 1, descriptors)) return distrusted("it holds descriptors that are not its own");
+  if (!holds_only(worker, worker, given)) return distrusted("it holds descriptors that are not its own");
   if (has_shared_mapping(PCTX_TRY(sys::read_file(process + "/maps", 64_MiB))))
     return distrusted("it has a writable mapping that other Workers would share");
   return nothing_in_common(worker, zygote);
@@ -265,13 +231,13 @@ Result<std::vector<pid_t>> strays(pid_t maker, pid_t zygote) {
 
 }  // namespace
 
-Result<void> inspect_zygote(pid_t zygote, pid_t maker, const std::vector<FileId>& descriptors) {
+Result<void> inspect_zygote(pid_t zygote, pid_t maker, const std::vector<int>& given) {
   const auto threads = numbers_in(fmt::format("/proc/{}/task", zygote));
   if (!threads || threads->empty()) return distrusted("its Zygote has ended");
   // Threads may have tables, folders and children of their own.
   for (const int thread : *threads) {
     const std::string task = fmt::format("/proc/{}/task/{}", zygote, thread);
-    if (!holds_only(zygote, thread, 0, descriptors)) return distrusted("its Zygote keeps descriptors open");
+    if (!holds_only(zygote, thread, given)) return distrusted("its Zygote keeps descriptors open");
     // With the descriptors of a box it could have moved there itself; it has no other right to leave.
     if (!same_place(task + "/ns/user", fmt::format("/proc/{}/ns/user", maker)))
       return distrusted("its Zygote has left its user namespace");

@@ -208,11 +208,14 @@ void Pool::on_maker() {
       return fork_next();
     case Message::orphan: {
       const pid_t pid = (static_cast<pid_t>(frame.pad) << 16) | frame.index;
-      for (const auto& each : workers_)
-        if (each->pid_below() == pid) {
-          each->on_exit(frame.value);
-          break;
-        }
+      const auto known =
+          std::find_if(workers_.begin(), workers_.end(), [&](const auto& each) { return each->pid_below() == pid; });
+      if (known != workers_.end()) {
+        (*known)->on_exit(frame.value);
+        break;
+      }
+      unknown_ended_ = true;
+      for (const auto& each : workers_) each->look();
       break;
     }
     case Message::reaped:
@@ -230,7 +233,7 @@ Result<void> Pool::cut_zygote() {
   int words[2];
   if (::pipe2(words, O_CLOEXEC | O_NONBLOCK) != 0) return os_error("cannot make a pipe");
   Fd heard{words[0]};
-  const Fd spoken{words[1]};
+  Fd spoken{words[1]};
   BoxCgroup cgroup = PCTX_TRY(BoxCgroup::make(limits_of_zygote(plan_), unique_cgroup_name(kZygoteTag)));
   const std::vector<Fd> tasks = PCTX_TRY(cgroup.open_tasks());
   CutOrder order{.zygote = true,
@@ -246,7 +249,8 @@ Result<void> Pool::cut_zygote() {
   zygote_.status = std::move(status);
   zygote_.control = std::move(control);
   zygote_.words = std::move(heard);
-  zygote_.given = {file_id(their_control.get()), file_id(spoken.get()), file_id(spoken.get())};
+  zygote_.their_control = std::move(their_control);
+  zygote_.their_words = std::move(spoken);
   zygote_.since = Clock::now();
   if (!wire::send(zygote_.control.get(), Json{{"left", left_}}.dump(-1, ' ', false, Json::error_handler_t::replace)))
     return os_error("cannot talk to the Zygote");
@@ -379,10 +383,13 @@ void Pool::on_zygote_message() {
   ++figures_.forked;
   // Before anybody is lent what it forked: from here on it can no longer get there.
   loop_.cancel(patience_);
-  if (auto clean = inspect_zygote(zygote_.pid, maker_.pid, zygote_.given); !clean) return leave_to_workers(clean.error());
+  const int given[] = {zygote_.their_control.get(), zygote_.their_words.get(), zygote_.their_words.get()};
+  if (auto clean = inspect_zygote(zygote_.pid, maker_.pid, {std::begin(given), std::end(given)}); !clean)
+    return leave_to_workers(clean.error());
   for (const auto& worker : workers_)
     if (worker->tag() == tag) {
       worker->on_forked(error);
+      if (std::exchange(unknown_ended_, false)) worker->look();
       break;
     }
   fork_next();

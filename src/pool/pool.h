@@ -63,7 +63,7 @@ class Pool {
   struct Zygote {
     Fd status, pidfd, control;
     Fd words;  // what it printed, read only if it dies
-    std::vector<FileId> given;  // what it holds: its socket, and the pipe for its words twice
+    Fd their_control, their_words;  // what it holds, to know them again
     pid_t pid = -1;
     bool ready = false;
     std::uint64_t forks = 0;
@@ -102,6 +102,7 @@ class Pool {
   std::list<std::unique_ptr<Worker>> workers_;
   std::deque<std::uint16_t> to_fork_;  // boxes that stand, by tag; the first one is being forked into if `forking_`
   bool forking_ = false;
+  bool unknown_ended_ = false;  // a process that is no Worker we know: perhaps one that is being made
   std::uint16_t next_tag_ = 2;
   std::size_t wanted_ = 2;
   unsigned failures_ = 0;  // in a row

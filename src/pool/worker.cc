@@ -82,7 +82,9 @@ Result<void> Worker::cut(const Maker& maker) {
   std::tie(socket_, their_socket_) = PCTX_TRY(wire::pair(SOCK_STREAM));
   std::tie(out_, their_out_) = PCTX_TRY(make_pipe());
   std::tie(err_, their_err_) = PCTX_TRY(make_pipe());
-  given_ = {file_id(their_out_.get()), file_id(their_err_.get()), file_id(their_socket_.get())};
+  // Each Worker's own: whoever shares an open file shares its flags.
+  their_null_ = Fd{::open("/dev/null", O_RDWR | O_CLOEXEC)};
+  if (!their_null_) return os_error("cannot open /dev/null");
   status_ = std::move(ours);
   made_ = std::move(made);
   CutOrder order{.tag = tag_, .first_pid = random_pid(), .status = theirs.get(), .ready = made_by.get()};
@@ -121,16 +123,13 @@ void Worker::on_cut(Fd pidfd, int error) {
 Result<std::vector<int>> Worker::fork_order() {
   zygote_ = around_.zygote();
   namespaces_ = PCTX_TRY(open_namespaces(init_));
-  std::vector<int> fds{their_socket_.get(), their_out_.get(), their_err_.get()};
+  std::vector<int> fds{their_null_.get(), their_socket_.get(), their_out_.get(), their_err_.get()};
   for (const Fd& fd : namespaces_.fds) fds.push_back(fd.get());
   for (const Fd& fd : tasks_) fds.push_back(fd.get());
   return fds;
 }
 
 void Worker::on_forked(int error) {
-  their_socket_.reset();
-  their_out_.reset();
-  their_err_.reset();
   tasks_.clear();
   namespaces_ = {};
   if (state_ != State::forking) return;
@@ -148,7 +147,8 @@ Result<void> Worker::inspect() {
   for (const ResourceLimit& limit : plan_.rlimits)
     if (limit.resource == RLIMIT_NPROC && ::prlimit(pid_, RLIMIT_NPROC, &processes, nullptr) != 0)
       return os_error("cannot limit the processes of a Worker");
-  return inspect_worker(pid_, init_, zygote_, given_, plan_.workdir);
+  const std::vector<int> given{their_null_.get(), their_out_.get(), their_err_.get(), their_socket_.get()};
+  return inspect_worker(pid_, init_, zygote_, given, plan_.workdir);
 }
 
 void Worker::on_ready_byte() {
@@ -160,6 +160,7 @@ void Worker::on_ready_byte() {
   if (got != 1 || byte != 'R') return fail(unavailable("a Worker ended while it was made ready", "try again"));
   if (auto trusted = inspect(); !trusted) return fail(std::move(trusted).error());
   loop_.cancel(patience_);
+  for (Fd* fd : {&their_null_, &their_socket_, &their_out_, &their_err_}) fd->reset();
   become(State::waiting);
 }
 
@@ -211,6 +212,11 @@ void Worker::check_limits() {
   }
   if (over) return kill();
   watch_ = loop_.after(kWatchInterval, [this] { check_limits(); });
+}
+
+void Worker::look() {
+  if (state_ != State::warming || find_worker(around_.maker, init_, around_.known())) return;
+  fail(unavailable("a Worker ended while it was made ready", "try again"));
 }
 
 void Worker::discard() {

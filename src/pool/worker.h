@@ -61,6 +61,7 @@ class Worker {
   void handed_over();
   void start_call();                               // time counts from here
   void kill();
+  void look();     // it may have ended before anybody knew its pid
   void discard();  // it is not wanted any more, which is no failure of its
   bool was_lent() const { return lent_; }
   pid_t pid_below() const { return pid_below_; }  // as the maker sees it; 0 while there is none
@@ -91,10 +92,9 @@ class Worker {
   BoxCgroup cgroup_;
   std::vector<Fd> tasks_;
   NamespaceFds namespaces_;  // until the Zygote has them
-  std::vector<FileId> given_;  // what the Worker holds: output, errors, its socket
   Fd pidfd_, status_, made_, memory_event_;
   Fd socket_, out_, err_;                    // the caller's ends
-  Fd their_socket_, their_out_, their_err_;  // until the Zygote has them
+  Fd their_null_, their_socket_, their_out_, their_err_;  // until we know them again in the Worker
   TreeMeter meter_;
   sys::Loop::TimerId deadline_ = 0, watch_ = 0, patience_ = 0;
   Verdict verdict_;

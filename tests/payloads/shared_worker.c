@@ -11,7 +11,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-static int boxes[7], ends[3];
+static int boxes[7], ends[4];
 static char stacks[2][256 * 1024] __attribute__((aligned(64)));
 
 static int worker(void *unused) {
@@ -20,10 +20,10 @@ static int worker(void *unused) {
   struct __user_cap_data_struct none[2] = {{0, 0, 0}, {0, 0, 0}};
   prctl(PR_CAP_AMBIENT, PR_CAP_AMBIENT_CLEAR_ALL, 0, 0, 0);
   syscall(SYS_capset, &header, none);
-  dup2(ends[1], 1);
-  dup2(ends[2], 2);
-  dup2(ends[0], 3);
-  dup2(open("/dev/null", O_RDWR), 0);
+  dup2(ends[0], 0);
+  dup2(ends[2], 1);
+  dup2(ends[3], 2);
+  dup2(ends[1], 3);
   syscall(SYS_close_range, 4, ~0U, 0);
   chdir("/home/sandbox");
   write(3, "R", 1);
@@ -41,7 +41,7 @@ static int middle(void *unused) {
 /* As pctx_fork, but for the ends of the Worker, which the real one leaves to Python. */
 int shared_fork(const int *namespaces, const int *lease) {
   for (int i = 0; i < 7; ++i) boxes[i] = namespaces[i];
-  for (int i = 0; i < 3; ++i) ends[i] = lease[i];
+  for (int i = 0; i < 4; ++i) ends[i] = lease[i];
   const pid_t child = clone(middle, stacks[0] + sizeof stacks[0], CLONE_VM | CLONE_VFORK | SIGCHLD, NULL);
   if (child < 0) return -errno;
   int status = 0;

@@ -26,6 +26,7 @@ def leave_and_look():
     import subprocess
     import sys
     import tempfile
+    import time
 
     found = []
     if hasattr(builtins, "left_global"):
@@ -70,6 +71,7 @@ def leave_and_look():
         except OSError:
             pass
     subprocess.Popen(["sleep", "60"], start_new_session=True)
+    time.sleep(0.1)  # until it has its name
     builtins.left_listener = listener
     return found
 

@@ -95,7 +95,7 @@ def test_control_a_harmless_package_is_imported_in_the_zygote(left, broker):
         ("threads", "import threading, time\nthreading.Thread(target=time.sleep, args=(9**9,), daemon=True).start()", "threads"),
         ("opens", "import os\nkept = os.open('/etc/passwd', os.O_RDONLY)", "files open: /etc/passwd"),
         ("listens", "import socket\nkept = socket.socket(socket.AF_UNIX)\nkept.bind('\\0x')\nkept.listen()", "files open"),
-        ("shares", "import mmap\nkept = mmap.mmap(-1, 4096)", "shared between processes"),
+        ("shares", "import mmap\nkept = mmap.mmap(-1, 4096)", ("shared between processes", "not permitted")),
         ("forks", "import os, time\nif os.fork() == 0:\n    time.sleep(9**6)", "starts processes"),
         ("raises", "raise ValueError('not today')", "ValueError: not today"),
         ("leaves", "import os\nos._exit(3)", "ended the Zygote"),
@@ -106,11 +106,12 @@ def test_control_a_harmless_package_is_imported_in_the_zygote(left, broker):
         ("babbles", "import os\nos.write(0, b'\\xff' * 1000)\n", "nobody asked for"),
         ("closes", "import os\nos.close(0)\n", ""),
     ],
-    ids=lambda value: value if value.isalpha() and len(value) < 12 else "",
+    ids=lambda value: value if isinstance(value, str) and value.isalpha() and len(value) < 12 else "",
 )
 def test_an_import_that_spoils_the_zygote_is_left_to_the_worker(left, name, source, word):
     why, _ = left(name, source)
-    assert word in why
+    # Without a memory cgroup shared anonymous memory is refused to begin with.
+    assert any(each in why for each in ([word] if isinstance(word, str) else word))
 
 
 @pytest.mark.parametrize(
@@ -120,7 +121,7 @@ def test_an_import_that_spoils_the_zygote_is_left_to_the_worker(left, name, sour
         ("swaps", """
 def attack(fds):
     a, b = socket.socketpair()
-    socket.send_fds(a, [b"x"], fds[3:])
+    socket.send_fds(a, [b"x"], fds[4:])
     os.dup2(a.fileno(), 1); os.dup2(b.fileno(), 2)
     a.close(); b.close()
 """, "keeps descriptors"),
@@ -142,7 +143,7 @@ def attack(fds):
         ("moves", """
 import ctypes
 def attack(fds):
-    ctypes.CDLL(None).setns(fds[3], 0x10000000)
+    ctypes.CDLL(None).setns(fds[4], 0x10000000)
 """, "left its user namespace"),
         ("stands", "def attack(fds): os.chdir('/tmp')", "working directory"),
         ("hides", """
@@ -239,7 +240,7 @@ last = []
 def attack(fds): last[:] = fds
 class Native:
     def pctx_fork(self, namespaces, count, tasks, task_count):
-        return own.shared_fork(namespaces, (ctypes.c_int * 3)(*last[:3]))
+        return own.shared_fork(namespaces, (ctypes.c_int * 4)(*last[:4]))
 ctypes.PyDLL = lambda path: Native()
 """
     why, _ = left("onemind", AT_EVERY_FORK + attack)

@@ -20,15 +20,16 @@ from typing import Any, NoReturn
 SUPPORT = "/run/pctx"
 # Threads that survive a fork harmlessly because nobody waits for them (pyarrow's allocator frees memory in one).
 HARMLESS_THREADS = {"jemalloc_bg_thd"}
-# A library that starts a thread per CPU at import cannot be forked after it.
 THREAD_SETTERS = {
     "openblas": ("openblas_set_num_threads", "openblas_set_num_threads64_", "scipy_openblas_set_num_threads64_"),
     "mkl_rt": ("MKL_Set_Num_Threads",),
     "gomp": ("omp_set_num_threads",),
 }
 NAMESPACES = 7
+ENDS = 4  # what a Worker holds
 RANDOM_DEVICE = os.makedev(1, 9)
 LAST_DESCRIPTOR = 64
+# A library that starts a thread per CPU at import cannot be forked after it.
 ONE_THREAD = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "NUMEXPR_NUM_THREADS")
 
 
@@ -155,15 +156,14 @@ def _fork_for_ever(control: socket.socket, worker: Any, start: str, threads: int
         order, fds, _, _ = socket.recv_fds(control, 16, 16)
         if not order:
             os._exit(0)
-        sock, out, err = fds[:3]
-        namespaces = (ctypes.c_int * NAMESPACES)(*fds[3 : 3 + NAMESPACES])
-        tasks = (ctypes.c_int * (len(fds) - 3 - NAMESPACES))(*fds[3 + NAMESPACES :])
+        namespaces = (ctypes.c_int * NAMESPACES)(*fds[ENDS : ENDS + NAMESPACES])
+        tasks = (ctypes.c_int * (len(fds) - ENDS - NAMESPACES))(*fds[ENDS + NAMESPACES :])
         api.PyOS_BeforeFork()
         answer = native.pctx_fork(namespaces, NAMESPACES, tasks, len(tasks))
         if answer == 0:
             api.PyOS_AfterFork_Child()
             os.chdir(start)
-            _become_worker(worker, sock, out, err, threads)
+            _become_worker(worker, threads, *fds[:ENDS])
         api.PyOS_AfterFork_Parent()
         for fd in fds:
             os.close(fd)
@@ -187,8 +187,7 @@ def _raise_threads(count: int) -> None:
                     getattr(handle, function)(count)
 
 
-def _become_worker(worker: Any, sock: int, out: int, err: int, threads: int) -> NoReturn:
-    null = os.open("/dev/null", os.O_RDWR)
+def _become_worker(worker: Any, threads: int, null: int, sock: int, out: int, err: int) -> NoReturn:
     for source, target in ((null, 0), (out, 1), (err, 2), (sock, 3)):
         os.dup2(source, target)
     os.closerange(4, LAST_DESCRIPTOR)
