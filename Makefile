@@ -1,6 +1,6 @@
 # Thin verbs over CMakePresets.json and scripts/. `make help` lists them.
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-all bench fuzz lint format docs clean
+.PHONY: help demo test test-all bench fuzz lint format docs wheel clean
 MAKEFLAGS += --no-print-directory
 
 PYTHON := .venv/bin/python
@@ -17,8 +17,9 @@ test: ## set everything up, then unit, integration, security, style and sanitize
 	@scripts/setup.sh test
 	@$(PYTHON) tests/run.py
 
-test-all: ## the same, then the virtual machine, chaos and one minute of each fuzzer
+test-all: ## the same, then the virtual machine, chaos, installations and one minute of each fuzzer
 	@scripts/setup.sh test --vm --fuzz
+	@scripts/wheel.sh
 	@$(PYTHON) tests/run.py --all
 
 bench: ## measure against the peers that are installed; prints a table and fills the one in README.md
@@ -41,5 +42,9 @@ docs: ## check the documents: links, commands, options, help texts
 	@scripts/setup.sh test
 	@$(PYTHON) -m pytest -q -rs tests/style
 
-clean: ## remove build/ and .venv/
-	rm -rf build .venv
+wheel: ## build the wheel into dist/: one file for every Python from 3.10 on
+	@scripts/setup.sh demo
+	@scripts/wheel.sh
+
+clean: ## remove build/, dist/ and .venv/
+	rm -rf build dist .venv

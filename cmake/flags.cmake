@@ -1,7 +1,8 @@
 # One place for compiler and linker flags: pctx_flags for everything, pctx_program_flags for what ships.
 set(CMAKE_CXX_FLAGS_RELEASE "-O2 -DNDEBUG")
 add_library(pctx_flags INTERFACE)
-target_compile_options(pctx_flags INTERFACE -Wall -Wextra -Wpedantic -Wconversion -Wshadow -Werror
+target_compile_options(pctx_flags INTERFACE -Wall -Wextra -Wpedantic -Wconversion -Wshadow
+                                            $<$<BOOL:${PCTX_WERROR}>:-Werror>
                                             -Wno-gnu-statement-expression -Wno-missing-field-initializers
                                             -fstack-protector-strong)
 if(CMAKE_CXX_COMPILER_ID STREQUAL "GNU")

@@ -1,19 +1,9 @@
 # pctx_sandbox._native: the decoder of what guests return, as one extension module for every CPython from 3.10 on.
 # Left out where Python's headers are missing; the wheel's build asks for them with PCTX_PYTHON=REQUIRED.
-set(PCTX_PYTHON "AUTO" CACHE STRING "Build the Python extension: AUTO, REQUIRED or OFF")
 if(PCTX_PYTHON STREQUAL "OFF")
   return()
 endif()
-if(CMAKE_VERSION VERSION_LESS 3.26)
-  set(PCTX_PYTHON_COMPONENT Development.Module)
-else()
-  set(PCTX_PYTHON_COMPONENT Development.SABIModule)
-endif()
-find_package(Python3 3.10 QUIET COMPONENTS Interpreter ${PCTX_PYTHON_COMPONENT})
 if(NOT Python3_FOUND)
-  if(PCTX_PYTHON STREQUAL "REQUIRED")
-    message(FATAL_ERROR "Python's headers are missing; on Debian and Ubuntu: apt-get install python3-dev")
-  endif()
   message(STATUS "Python's headers are missing (python3-dev): the extension module is left out")
   return()
 endif()
@@ -28,7 +18,9 @@ target_compile_definitions(pctx_native PRIVATE Py_LIMITED_API=0x030A0000)
 target_include_directories(pctx_native PRIVATE src)
 target_include_directories(pctx_native SYSTEM PRIVATE ${Python3_INCLUDE_DIRS})
 target_link_libraries(pctx_native PRIVATE pctx_flags)
-# No libstdc++ of the build machine may be needed where the wheel is installed.
+# Nothing of the build machine's C++ runtime may be needed where the wheel is installed, nor what that runtime itself asks
+# of the C library (its unwinder: glibc 2.35); src/data does without it, and tests/style looks at the result.
+target_compile_options(pctx_native PRIVATE -fno-exceptions)
 if(NOT PCTX_SANITIZE)
   target_link_options(pctx_native PRIVATE -static-libstdc++ -static-libgcc -Wl,-z,relro,-z,now)
 endif()
@@ -37,6 +29,6 @@ endif()
 add_library(pctx_fork MODULE python/pctx_sandbox/guest/fork.c)
 set_target_properties(pctx_fork PROPERTIES PREFIX "" OUTPUT_NAME "_fork" SUFFIX ".so" C_VISIBILITY_PRESET hidden
                                            LIBRARY_OUTPUT_DIRECTORY ${CMAKE_BINARY_DIR}/python/pctx_sandbox/guest)
-target_compile_options(pctx_fork PRIVATE -O2 -Wall -Wextra -Werror)
+target_compile_options(pctx_fork PRIVATE -O2 -Wall -Wextra $<$<BOOL:${PCTX_WERROR}>:-Werror>)
 install(TARGETS pctx_fork LIBRARY DESTINATION pctx_sandbox/guest COMPONENT python)
 install(TARGETS pctx_native LIBRARY DESTINATION pctx_sandbox COMPONENT python)

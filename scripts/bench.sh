@@ -1,21 +1,23 @@
 #!/usr/bin/env bash
-# Runs the benchmark, which prints its table and writes it to bench/results/table.md, and copies that table into README.md
-# between the two bench marks.
+# Runs the benchmarks, which print their tables and write them to bench/results, and copies those tables into README.md
+# between their marks: cold starts (options go to bench/run.py), then warm calls.
 set -euo pipefail
 
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
-if [[ ! -f bench/run.py ]]; then
-  echo "bench/run.py does not exist in this tree: there is nothing to measure with" >&2
-  exit 1
-fi
-.venv/bin/python bench/run.py "$@"
 
-table=bench/results/table.md
-[[ -s $table ]] || { echo "bench/run.py wrote no $table; README.md is unchanged" >&2; exit 1; }
-awk -v table="$table" '
-  /<!-- bench:end -->/ { inside = 0 }
-  !inside { print }
-  /<!-- bench:begin -->/ { inside = 1; while ((getline line < table) > 0) print line }
-' README.md >build/README.new
-cat build/README.new >README.md
-rm build/README.new
+# fill MARK TABLE: what stands in README.md between the two marks becomes the table.
+fill() {
+  [[ -s $2 ]] || { echo "there is no $2; README.md is unchanged" >&2; exit 1; }
+  awk -v mark="$1" -v table="$2" '
+    $0 == "<!-- " mark ":end -->" { inside = 0 }
+    !inside { print }
+    $0 == "<!-- " mark ":begin -->" { inside = 1; while ((getline line < table) > 0) print line }
+  ' README.md >build/README.new
+  cat build/README.new >README.md
+  rm build/README.new
+}
+
+.venv/bin/python bench/run.py "$@"
+fill bench bench/results/table.md
+.venv/bin/python bench/warm.py
+fill warm bench/results/warm.md

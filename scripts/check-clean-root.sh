@@ -2,18 +2,23 @@
 # Proves the README's two commands on a machine with nothing installed: a fresh minimal root with git, make and python3,
 # a clean clone of HEAD in it, then `make demo`, `make test` and `make demo` once more. Needs root and debootstrap.
 #
-# usage: scripts/check-clean-root.sh [--suite SUITE] [--mirror URL] [--keyring FILE] [--keep] [-- COMMAND [ARG...]]
-#   Mirror, suite and keyring default to the host's own apt configuration. With a command, that runs instead of make.
+# usage: scripts/check-clean-root.sh [--suite SUITE] [--mirror URL] [--keyring FILE] [--include PACKAGES] [--lend PATH]...
+#                                    [--keep] [-- COMMAND [ARG...]]
+#   Mirror, suite and keyring default to the host's own apt configuration. With a command, that runs instead of make, in
+#   the clone; what is lent is copied to /root/lent. PACKAGES (git,make,python3) are what the root has beside the minimum.
 set -euo pipefail
 
 tree=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
-suite='' mirror='' keyring='' keep=no
+suite='' mirror='' keyring='' keep=no include=git,make,python3
+lent=()
 command=()
 while [[ $# -gt 0 ]]; do
   case $1 in
     --suite) suite=$2; shift ;;
     --mirror) mirror=$2; shift ;;
     --keyring) keyring=$2; shift ;;
+    --include) include=$2; shift ;;
+    --lend) lent+=("$2"); shift ;;
     --keep) keep=yes ;;
     -h | --help) sed -n '2,/^set /{/^#/s/^# \{0,1\}//p}' "${BASH_SOURCE[0]}"; exit 0 ;;
     --) shift; command=("$@"); break ;;
@@ -51,7 +56,7 @@ say() { printf 'clean root [%4d s] %s\n' $((SECONDS - began)) "$*"; }
 say "debootstrap of $suite"
 components=main recipe=/usr/share/debootstrap/scripts/sid
 if [[ $mirror == *ubuntu* ]]; then components=main,universe recipe=/usr/share/debootstrap/scripts/gutsy; fi
-debootstrap --variant=minbase --components="$components" --keyring="$keyring" --include=git,make,python3 \
+debootstrap --variant=minbase --components="$components" --keyring="$keyring" --include="$include" \
   "$suite" "$root" "$mirror" "$recipe" >"$work/debootstrap.log" 2>&1 || { tail -n 20 "$work/debootstrap.log" >&2; exit 1; }
 
 # How this host reaches the outside is part of the machine, not of what is proved: names, proxies, certificates, pip.
@@ -77,6 +82,9 @@ if [[ -n $bundle ]]; then cp -L "$bundle" "$root/usr/local/share/host-ca.pem"; f
 # In a home that no other user may enter, as on many machines. Never spelled in one piece: a style test looks for it.
 clone=/root/$(basename "$tree")
 git -c safe.directory="$tree/.git" clone -q --no-hardlinks "$tree" "$root$clone"
+
+mkdir "$root/root/lent"
+for path in ${lent[@]+"${lent[@]}"}; do cp -a "$path" "$root/root/lent/"; done
 
 if [[ ${#command[@]} -eq 0 ]]; then
   # shellcheck disable=SC2016

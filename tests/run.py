@@ -197,11 +197,14 @@ def staged_for(user: pwd.struct_passwd):
         for part in ("tests", "python", "examples", "packaging", "docs"):
             if (TREE / part).is_dir():
                 shutil.copytree(TREE / part, stage / part, ignore=shutil.ignore_patterns("__pycache__"))
+        shutil.copy(TREE / "README.md", stage)
         (stage / ".venv/bin").mkdir(parents=True)
         for program in ("pctx-sandbox", "uv"):
             shutil.copy(TREE / ".venv/bin" / program, stage / ".venv/bin")
         packages = next((TREE / ".venv/lib").glob("python3*/site-packages"))
         subprocess.run(["cp", "-a", "--reflink=auto", str(packages), str(stage / "packages")], check=True)
+        package = TREE / "python/pctx_sandbox"
+        shutil.copytree(package, stage / "packages/pctx_sandbox", ignore=shutil.ignore_patterns("__pycache__"))
         subprocess.run(["chmod", "-R", "a+rX", str(stage)], check=True)
         env = index_settings() | {
             "HOME": user.pw_dir,
@@ -280,6 +283,7 @@ QUICK: list[Part] = [
 SLOW: list[Part] = [
     ("virtual machine with cgroup v2", lambda: script(["tests/vm/run.sh"], timeout=3300)),
     ("chaos, as root", lambda: pytest(myself(), "tests", "-m", "chaos", timeout=1800)),
+    ("the wheel and the clone, installed", lambda: script(["scripts/check-wheel.sh"], timeout=3300)),
     ("fuzzing, 60 s each", lambda: script(["scripts/fuzz.sh", "60"], timeout=1800)),
 ]
 

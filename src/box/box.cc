@@ -110,6 +110,7 @@ class Supervisor {
   bool running_ = false;
   bool ended_ = false;  // init told us how the guest ended
   bool interrupted_ = false;
+  int forwarded_ = 0;
   std::optional<Error> failure_;
   Verdict verdict_;
   rusage usage_{};
@@ -206,6 +207,7 @@ void Supervisor::on_signal() {
       if (master_) copy_window_size(STDIN_FILENO, master_.get());
       continue;
     }
+    forwarded_ = signal;
     // A guest that shrugs off the first Ctrl-C does not get to keep the terminal.
     if (signal == SIGINT && std::exchange(interrupted_, true)) (void)abi::pidfd_send_signal(box_.pidfd.get(), SIGKILL);
     if (box_.status) (void)send_frame(box_.status.get(), {Message::signal, Step::handshake, 0, 0, signal});
@@ -346,6 +348,7 @@ Result<Ending> Supervisor::finish() {
   usage.stderr_bytes = err_.bytes();
   ending.captured_stdout = out_.captured();
   ending.captured_stderr = err_.captured();
+  ending.forwarded_signal = forwarded_;
   if (before_) ending.changes = diff(*before_, PCTX_TRY(take_snapshot(mnt_.get(), {})));
   return ending;
 }

@@ -107,16 +107,18 @@ void DenialLog::serve(std::chrono::steady_clock::time_point now) {
 void DenialLog::record(const seccomp_notif& call, int answer) {
   std::string_view name = syscall_name(kHostArch, call.data.nr);
   const std::string text = name.empty() ? fmt::format("#{}", call.data.nr) : std::string{name};
-  const bool full = denials_.size() >= kMaxKinds;
+  std::vector<Denial>* book = book_of_ ? book_of_(static_cast<pid_t>(call.pid)) : &denials_;
+  if (book == nullptr) return;
+  const bool full = book->size() >= kMaxKinds;
   const std::string what = full ? "" : detail(call, name);
-  for (Denial& known : denials_)
+  for (Denial& known : *book)
     if (known.syscall == text && (full || known.detail == what)) {
       ++known.count;
       return;
     }
   if (full) return;
   const char* errno_name = ::strerrorname_np(answer);
-  denials_.push_back({text, what, errno_name != nullptr ? errno_name : std::to_string(answer), 1});
+  book->push_back({text, what, errno_name != nullptr ? errno_name : std::to_string(answer), 1});
 }
 
 }  // namespace pctx

@@ -3,8 +3,11 @@
 
 #include <linux/seccomp.h>
 
+#include <sys/types.h>
+
 #include <chrono>
 #include <cstdint>
+#include <functional>
 #include <string>
 #include <vector>
 
@@ -26,6 +29,9 @@ class DenialLog {
     listener_ = std::move(listener);
     profile_ = profile;
   }
+  // Several boxes behind one listener: where the refusal of a process is written down; nullptr: nowhere.
+  using BookOf = std::function<std::vector<Denial>*(pid_t)>;
+  void share(BookOf book_of) { book_of_ = std::move(book_of); }
   // -1 when there is nothing to wait for, or while a flood of refusals is being slowed down.
   int poll_fd(std::chrono::steady_clock::time_point now) const { return slowed(now) ? -1 : listener_.get(); }
   bool slowed(std::chrono::steady_clock::time_point now) const { return listener_ && now < not_before_; }
@@ -41,6 +47,7 @@ class DenialLog {
   std::uint64_t served_ = 0;
   std::chrono::steady_clock::time_point not_before_{};
   std::vector<Denial> denials_;
+  BookOf book_of_;
 };
 
 }  // namespace pctx

@@ -36,6 +36,7 @@ struct Ending {
   Receipt receipt;
   std::string captured_stdout, captured_stderr;  // only when asked for
   std::optional<FolderChanges> changes;
+  int forwarded_signal = 0;  // the last one that we were sent and passed on
 };
 
 // The JSON of --report and --json; `captured` adds stdout and stderr.

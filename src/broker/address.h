@@ -10,6 +10,8 @@
 
 namespace pctx {
 
+inline constexpr const char* kBrokerProcess = "pctx-broker";
+
 struct BrokerAddress {
   std::string folder;  // 0700, ours; empty when the socket was named by PCTX_SANDBOX_SOCKET
   std::string socket;
@@ -22,9 +24,18 @@ Result<BrokerAddress> broker_address(std::string_view version);
 // returned descriptors live.
 struct Bound {
   Fd lock, listener;
+  bool inherited = false;  // the socket is systemd's and outlives the Broker
 };
 Result<std::optional<Bound>> bind_broker(const BrokerAddress& address);
 
+// The socket that systemd listens on for us (LISTEN_FDS, LISTEN_PID); nullopt if this process was not started so. An
+// error if that socket is not the one at which callers of this version look.
+Result<std::optional<Bound>> inherit_broker(const BrokerAddress& address);
+
 Result<Fd> connect_broker(const BrokerAddress& address);
+
+// The Broker at the other end of a connection, or 0. Whoever called listen() counts as the other end: that is systemd,
+// for a connection made before the Broker that it starts.
+int broker_pid(const Fd& connection);
 
 }  // namespace pctx

@@ -164,7 +164,8 @@ Result<Broker::Entry*> Broker::entry_for(const PoolSpec& spec) {
   entry.pool = PCTX_TRY(Pool::start(loop_, spec,
                                     {.available = [this, key] { serve_queue(key); },
                                      .ended = [this](Worker& worker) { on_ended(worker); },
-                                     .failed = [this, key](const Error& error) { on_pool_failed(key, error); }}));
+                                     .failed = [this, key](const Error& error) { on_pool_failed(key, error); },
+                                     .room = [this] { return alive() < options_.max_workers; }}));
   return &pools_.emplace(key, std::move(entry)).first->second;
 }
 
@@ -190,7 +191,7 @@ void Broker::ask(Session& session, const PoolSpec& spec, Millis patience) {
   }
   pool.last_dry = Clock::now();
   pool.wanted = std::min(kMostWaiting, pool.wanted * 2);
-  if (alive() < options_.max_workers) pool.pool->want(pool.wanted);
+  pool.pool->want(pool.wanted);
   session.phase = Session::Phase::waiting;
   pool.queue.push_back(&session);
   if (pool.queue.size() > 1)
@@ -233,8 +234,7 @@ void Broker::hand_over(Session& session, Worker& worker) {
     if (session.worker != nullptr) session.worker->kill();
   });
   // The next one is made while this one works.
-  if (const auto found = pools_.find(session.pool); found != pools_.end() && alive() < options_.max_workers)
-    found->second.pool->want(found->second.wanted);
+  if (const auto found = pools_.find(session.pool); found != pools_.end()) found->second.pool->want(found->second.wanted);
 }
 
 void Broker::on_ended(Worker& worker) {
@@ -283,6 +283,7 @@ void Broker::tick() {
   std::erase_if(leaving_, [](const auto& pool) { return pool->idle(); });
   for (auto entry = pools_.begin(); entry != pools_.end();) {
     Entry& each = entry->second;
+    if (!each.queue.empty()) each.pool->want(each.wanted);  // another pool may have made room
     if (each.pool->idle() && each.queue.empty() && now - each.pool->last_used() > options_.idle_pool) {
       entry = pools_.erase(entry);
       continue;

@@ -1,5 +1,6 @@
 // The verbs around the Broker: serve, status, stop, restart.
 #include <fcntl.h>
+#include <sched.h>
 #include <sys/prctl.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
@@ -10,8 +11,8 @@
 #include <ctime>
 
 #include <fmt/format.h>
-#include <nlohmann/json.hpp>
 #include <poll.h>
+#include <nlohmann/json.hpp>
 
 #include "box/cgroup.h"
 #include "broker/address.h"
@@ -54,12 +55,22 @@ void start_sweeper() {
   ::_exit(0);
 }
 
-int serve_here(Bound bound, const BrokerOptions& options) {
+// A caller that ends its call wakes us, and the kernel would run us in its place before it has returned: half a
+// millisecond of every call, where CPUs are busy. Batch processes wait until the waker sleeps. Makers take it back: a
+// Worker that is sent a call must start at once.
+void give_way_to_callers() {
+  const sched_param none{};
+  (void)::sched_setscheduler(0, SCHED_BATCH, &none);
+}
+
+int serve_here(const BrokerAddress& address, Bound bound, const BrokerOptions& options) {
   start_sweeper();
-  (void)::prctl(PR_SET_NAME, "pctx-broker");
+  (void)::prctl(PR_SET_NAME, kBrokerProcess);
+  give_way_to_callers();
   (void)!::chdir("/");
-  if (auto served = serve(std::move(bound.listener), options); !served) return complain(served.error());
-  return 0;
+  const auto served = serve(std::move(bound.listener), options);
+  if (!bound.inherited) (void)::unlink(address.socket.c_str());  // under the lock: nobody else's
+  return served ? 0 : complain(served.error());
 }
 
 // Returns 0 once the socket takes connections; the Broker lives on in a session of its own.
@@ -83,7 +94,7 @@ int serve_behind(const BrokerAddress& address, const BrokerOptions& options) {
       if (fd != keep[0] && fd != keep[1] && fd != keep[2]) ::close(fd);
     (void)!::write(told[1], "1", 1);
     ::close(told[1]);
-    ::_exit(*bound ? serve_here(std::move(**bound), options) : 0);
+    ::_exit(*bound ? serve_here(address, std::move(**bound), options) : 0);
   }
   ::close(told[1]);
   char byte = 0;
@@ -146,11 +157,14 @@ int stop_broker(bool quiet) {
     if (!quiet) fmt::print("no Broker runs\n");
     return 0;
   }
-  ucred peer{};
-  socklen_t size = sizeof peer;
-  (void)::getsockopt(broker->get(), SOL_SOCKET, SO_PEERCRED, &peer, &size);
-  const Fd pidfd{static_cast<int>(::syscall(SYS_pidfd_open, peer.pid, 0))};
+  const int pid = broker_pid(*broker);
+  const Fd pidfd{pid > 0 ? static_cast<int>(::syscall(SYS_pidfd_open, pid, 0)) : -1};
   (void)wire::send(broker->get(), R"({"stop": {}})");
+  if (pid ==
+      0) {  // systemd answered and starts a Broker, which gets the message and closes the connection when it leaves
+    pollfd closed{broker->get(), POLLIN, 0};
+    (void)::poll(&closed, 1, kAnswerMillis);
+  }
   pollfd gone{pidfd.get(), POLLIN, 0};
   if (pidfd && ::poll(&gone, 1, kAnswerMillis) == 0) {
     (void)abi::pidfd_send_signal(pidfd.get(), SIGKILL);
@@ -164,11 +178,14 @@ int start_broker(const Words& words, const BrokerOptions& options, bool foregrou
   enter_delegated_scope(words.all);
   const auto address = broker_address(PCTX_VERSION);
   if (!address) return complain(address.error());
+  auto inherited = inherit_broker(*address);
+  if (!inherited) return complain(inherited.error());
+  if (*inherited) return serve_here(*address, std::move(**inherited), options);
   if (!foreground) return serve_behind(*address, options);
   auto bound = bind_broker(*address);
   if (!bound) return complain(bound.error());
   if (!*bound) return complain(unavailable("a Broker runs already", "stop it with 'pctx-sandbox stop'"));
-  return serve_here(std::move(**bound), options);
+  return serve_here(*address, std::move(**bound), options);
 }
 
 }  // namespace
@@ -187,7 +204,8 @@ void add_serve(CLI::App& app, const Words& words, int& status) {
     chosen.idle_exit = std::chrono::seconds{options->idle};
     return chosen;
   };
-  serve->callback([&, options, broker_options] { status = start_broker(words, broker_options(), options->foreground); });
+  serve->callback(
+      [&, options, broker_options] { status = start_broker(words, broker_options(), options->foreground); });
   CLI::App* show = app.add_subcommand("status", "Show the Broker, its pools and Workers");
   show->add_flag("--json", options->json, "As JSON");
   show->callback([&, options] { status = show_status(options->json); });

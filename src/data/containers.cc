@@ -20,7 +20,7 @@ bool Decoder::make_tuple(std::size_t from) {
   for (std::size_t i = 0; i < count; ++i) {
     PyTuple_SetItem(tuple, static_cast<Py_ssize_t>(i), stack_[from + i].value);  // takes the reference
   }
-  stack_.resize(from);
+  stack_.shrink(from);
   return push(tuple, depth);
 }
 
@@ -86,8 +86,8 @@ bool Decoder::memoize() {
   if (!charge(sizeof(Remembered))) return false;
   top.memo = static_cast<std::uint32_t>(memo_.size());
   if (top.memo == kNoMemo) return refuse("too many values to remember");
+  if (!memo_.push_back({top.value, top.depth})) return out_of_memory();
   Py_INCREF(top.value);
-  memo_.push_back({top.value, top.depth});
   return true;
 }
 
@@ -95,8 +95,10 @@ bool Decoder::recall(std::uint64_t index) {
   if (index >= memo_.size()) return refuse("value %llu was never remembered", index);
   const Remembered& entry = memo_[index];
   if (!charge(sizeof(Slot))) return false;
+  if (!stack_.push_back({entry.value, entry.depth, static_cast<std::uint32_t>(index), Kind::closed})) {
+    return out_of_memory();
+  }
   Py_INCREF(entry.value);
-  stack_.push_back({entry.value, entry.depth, static_cast<std::uint32_t>(index), Kind::closed});
   return true;
 }
 
@@ -150,7 +152,8 @@ bool Decoder::hashable(PyObject* key) {
 // CPython hashes tuples by recursion without a guard and without a cache: a deep one overflows the C stack, and thirty
 // levels of (x, x) take minutes. So each part counts as often as the hash would visit it.
 bool Decoder::hashable_slow(PyObject* key) {
-  to_visit_.assign(1, key);
+  to_visit_.clear();
+  if (!to_visit_.push_back(key)) return out_of_memory();
   while (!to_visit_.empty()) {
     PyObject* part = to_visit_.back();
     to_visit_.pop_back();
@@ -169,7 +172,9 @@ bool Decoder::hashable_slow(PyObject* key) {
     if (static_cast<std::uint64_t>(size) > limits_.objects - objects_) {
       return refuse("the value has more than %llu parts", limits_.objects);
     }
-    for (Py_ssize_t i = 0; i < size; ++i) to_visit_.push_back(PyTuple_GetItem(part, i));
+    for (Py_ssize_t i = 0; i < size; ++i) {
+      if (!to_visit_.push_back(PyTuple_GetItem(part, i))) return out_of_memory();
+    }
   }
   return true;
 }

@@ -1,6 +1,7 @@
 #include "data/decoder.h"
 
 #include <algorithm>
+#include <ctime>
 
 namespace pctx::data {
 namespace {
@@ -13,6 +14,13 @@ constexpr std::uint64_t kSetBytes = 240;
 constexpr std::uint64_t kTagBytes = 512;
 constexpr std::uint64_t kStepsPerLook = 1024;
 
+// Not std::chrono's clock, which lives in the C++ runtime (growing.h says why there is none).
+double seconds_now() {
+  timespec now{};
+  (void)::clock_gettime(CLOCK_MONOTONIC, &now);
+  return static_cast<double>(now.tv_sec) + 1e-9 * static_cast<double>(now.tv_nsec);
+}
+
 // How many bytes the text takes when decoded: CPython stores 1, 2 or 4 per character, by the widest one.
 std::uint64_t text_bytes(std::string_view bytes) {
   unsigned char widest = 0;
@@ -24,11 +32,7 @@ std::uint64_t text_bytes(std::string_view bytes) {
 }  // namespace
 
 Decoder::Decoder(std::string_view payload, const Limits& limits, const Host& host)
-    : cursor_(payload), limits_(limits), host_(host) {
-  const auto budget = std::chrono::duration<double>(std::clamp(limits.seconds, 0.0, 1e9));
-  deadline_ =
-      std::chrono::steady_clock::now() + std::chrono::duration_cast<std::chrono::steady_clock::duration>(budget);
-}
+    : cursor_(payload), limits_(limits), host_(host), deadline_(seconds_now() + std::clamp(limits.seconds, 0.0, 1e9)) {}
 
 Decoder::~Decoder() {
   for (const Slot& slot : stack_) Py_XDECREF(slot.value);
@@ -52,7 +56,7 @@ bool Decoder::charge(std::uint64_t bytes) {
 // Keys whose hashes collide make one insertion as slow as the container is long: the guest gets time, not trust.
 bool Decoder::in_time() {
   if (PyErr_CheckSignals() != 0) return false;
-  return std::chrono::steady_clock::now() < deadline_ || refuse("decoding took longer than its time limit");
+  return seconds_now() < deadline_ || refuse("decoding took longer than its time limit");
 }
 
 PyObject* Decoder::run() {
@@ -166,8 +170,7 @@ bool Decoder::step_container(Op op) {
       return take_mark(from) && make_frozen_set(from);
     case Op::mark:
       if (!charge(sizeof(std::size_t))) return false;
-      marks_.push_back(stack_.size());
-      return true;
+      return marks_.push_back(stack_.size()) || out_of_memory();
     case Op::pop:
       return needs(1) && drop_to(stack_.size() - 1);
     case Op::pop_mark:
@@ -187,8 +190,7 @@ bool Decoder::step_container(Op op) {
       if (!cursor_.read(code)) return truncated();
       if (code != kTagCode) return refuse("extension code %d is not ours", static_cast<int>(code));
       if (!charge(kTagBytes)) return false;
-      stack_.push_back({nullptr, 0, kNoMemo, Kind::tag});
-      return true;
+      return stack_.push_back({nullptr, 0, kNoMemo, Kind::tag}) || out_of_memory();
     }
     case Op::reduce:
       return close_tag();
@@ -200,7 +202,7 @@ bool Decoder::step_container(Op op) {
 // Takes the reference, also when it fails; a null value means that an exception is set.
 bool Decoder::push(PyObject* value, std::uint32_t depth, Kind kind) {
   if (value == nullptr) return false;
-  stack_.push_back({value, depth, kNoMemo, kind});
+  if (!stack_.push_back({value, depth, kNoMemo, kind})) return Py_DECREF(value), out_of_memory();
   return charge(kScalarBytes);
 }
 

@@ -16,13 +16,12 @@
 #endif
 #include <Python.h>
 
-#include <chrono>
 #include <cstddef>
 #include <cstdint>
 #include <string_view>
-#include <vector>
 
 #include "data/cursor.h"
+#include "data/growing.h"
 #include "data/opcodes.h"
 
 namespace pctx::data {
@@ -76,6 +75,7 @@ class Decoder {
   }
   bool refuse_with(PyObject* what);
   bool truncated() { return refuse("the data ends too early"); }
+  bool out_of_memory() { return PyErr_NoMemory(), false; }
   bool charge(std::uint64_t bytes);
   bool in_time();
 
@@ -112,11 +112,11 @@ class Decoder {
   std::uint64_t objects_ = 0;
   std::uint64_t memory_ = 0;
   std::size_t open_records_ = 0;
-  std::chrono::steady_clock::time_point deadline_;
-  std::vector<Slot> stack_;
-  std::vector<std::size_t> marks_;
-  std::vector<Remembered> memo_;
-  std::vector<PyObject*> to_visit_;
+  double deadline_;  // seconds of the monotonic clock
+  Growing<Slot> stack_;
+  Growing<std::size_t> marks_;
+  Growing<Remembered> memo_;
+  Growing<PyObject*> to_visit_;
 };
 
 }  // namespace pctx::data

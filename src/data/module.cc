@@ -1,7 +1,4 @@
 // pctx_sandbox._native: decode(), on the stable ABI, so that one build serves every CPython from 3.10 on.
-#include <new>
-#include <stdexcept>
-
 #include "data/decoder.h"
 
 namespace {
@@ -48,15 +45,8 @@ PyObject* decode(PyObject* module, PyObject* arguments) {
   std::string_view bytes;
   PyObject* guard = nullptr;
   if (!view_of(payload, bytes, guard)) return nullptr;
-  PyObject* value = nullptr;
-  try {
-    value = pctx::data::Decoder(bytes, {.depth = depth, .objects = objects, .memory = memory, .seconds = seconds}, host)
-                .run();
-  } catch (const std::bad_alloc&) {
-    PyErr_NoMemory();
-  } catch (const std::length_error&) {
-    PyErr_NoMemory();
-  }
+  const pctx::data::Limits limits{.depth = depth, .objects = objects, .memory = memory, .seconds = seconds};
+  PyObject* value = pctx::data::Decoder(bytes, limits, host).run();
   Py_DECREF(guard);
   return value;
 }

@@ -90,7 +90,8 @@ class Build {
   std::string uv_, staging_, place_;
   Fd tree_;
   Clock::time_point started_ = Clock::now(), measured_ = started_;
-  std::string stopped_;  // why we ended the box
+  std::string stopped_;       // why we ended the box
+  bool interrupted_ = false;  // somebody else did: what is left of the build is not wanted
   Ensured failed_;
   Record record_;
 };
@@ -165,7 +166,10 @@ Result<std::optional<std::string>> Build::in_box(const Step& step, std::vector<s
   if (ending.outcome.kind == OutcomeKind::exited && ending.outcome.exit_code == 0 && stopped_.empty())
     return std::optional{ending.captured_stdout};
   const Outcome& outcome = ending.outcome;
+  // However the program answers: Python's compiler ends with an ordinary 1.
+  interrupted_ |= ending.forwarded_signal != 0;
   failed_.why = !stopped_.empty() ? stopped_
+                : interrupted_    ? "it was interrupted"
                 : outcome.kind == OutcomeKind::timed_out
                     ? fmt::format("the build did not end within {}", format_duration(request_.timeout))
                 : outcome.kind == OutcomeKind::exited ? fmt::format("{} failed", step.name)
@@ -222,7 +226,7 @@ Result<bool> Build::make_tree() {
                                 fmt::format("{}/lib/python{}/site-packages", place_, python_.minor())}));
   // A package may hold files that are not Python of this version; they fail when they are imported, not now.
   record_.bytecode = compiled.has_value();
-  return stopped_.empty();
+  return stopped_.empty() && !interrupted_;
 }
 
 Result<Ensured> Build::run(const Store& store, const std::string& key) {

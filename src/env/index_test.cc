@@ -7,7 +7,7 @@ namespace {
 
 using Files = std::map<std::string, std::string>;
 
-HostSettings host(std::map<std::string, std::string> variables, Files files = {}) {
+HostSettings host(std::map<std::string, std::string> variables, const Files& files = {}) {
   HostSettings settings;
   settings.variables = std::move(variables);
   settings.read = [files](const std::string& path) -> std::optional<std::string> {

@@ -220,6 +220,7 @@ Result<std::vector<Requirement>> parse_requirements(const std::vector<std::strin
   if (texts.size() > kMaxRequirements)
     return usage_error(fmt::format("more than {} requirements are given", kMaxRequirements));
   std::vector<Requirement> all;
+  all.reserve(texts.size());
   for (const std::string& text : texts) all.push_back(PCTX_TRY(parse_requirement(text, allow_urls)));
   const auto before = [](const Requirement& a, const Requirement& b) { return a.text() < b.text(); };
   const auto same = [](const Requirement& a, const Requirement& b) { return a.text() == b.text(); };

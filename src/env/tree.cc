@@ -58,7 +58,7 @@ Result<void> walk_folder(int folder, const std::string& path, int depth, std::ui
     }
     if (++seen > kMostEntries)
       return unavailable("the packages left more than 2,000,000 files", "choose other packages");
-    const std::string below = path.empty() ? name : path + "/" + name;
+    const std::string below = path.empty() ? name : sys::join(path, name);
     if (S_ISDIR(status.st_mode)) {
       const auto child = open_closed ? open_closed_folder(folder, name) : open_folder(folder, name);
       if (!child && child.error().code == ENOENT) continue;

@@ -42,7 +42,13 @@ std::string own_folder() {
 }  // namespace
 
 Result<std::string> find_uv(const std::string& python) {
-  if (std::string found = program_at(own_folder() + "/uv"); !found.empty()) return found;
+  const std::string own = own_folder();
+  if (std::string found = program_at(own + "/uv"); !found.empty()) return found;
+  // A wheel's program lies in its package, and uv, which the package declares, in the scripts folder of the same
+  // environment: PREFIX/lib/pythonX/site-packages/pctx_sandbox/bin, or FOLDER/pctx_sandbox/bin with --target.
+  if (own.ends_with("/pctx_sandbox/bin"))
+    for (const char* scripts : {"/../../../../../bin/uv", "/../../bin/uv"})
+      if (std::string found = program_at(own + scripts); !found.empty()) return found;
   const char* search = std::getenv("PATH");
   for (std::string_view folder : sys::split(search != nullptr ? search : "", ':'))
     if (std::string found = folder.starts_with('/') ? program_at(sys::join(folder, "uv")) : ""; !found.empty())

@@ -112,7 +112,9 @@ void mask(const ChildPlan& plan, const ChildOp& op, int root, std::size_t at) no
   if (::faccessat(root, op.target, F_OK, 0) != 0) return;  // this kernel does not have it
   const int cover =
       abi::open_tree(root, op.directory ? "var/empty" : "dev/null", abi::kOpenTreeClone | abi::kOpenTreeCloexec);
-  if (cover < 0 || !attach(cover, root, op.target, abi::kMountRdonly | abi::kMountNosuid | abi::kMountNoexec))
+  // A folder of a template has flags that a box below it cannot take off again; a device would not open with them.
+  const std::uint64_t attributes = abi::kMountRdonly | abi::kMountNosuid | abi::kMountNoexec;
+  if (cover < 0 || !attach(cover, root, op.target, op.directory ? attributes | abi::kMountNodev : attributes))
     fail(plan, Step::root_op, at);
   ::close(cover);
 }

@@ -16,7 +16,7 @@ std::string target(const Plan& plan, std::size_t at) {
 }
 
 Error exec_failure(int code, const Command& command) {
-  const std::string& name = command.argv[0];
+  const std::string name = command.argv.empty() ? "the interpreter" : command.argv[0];  // a pool's Zygote has none
   if (code == ENOENT)
     return {ErrorKind::not_found, fmt::format("{}: no such command in the box", name),
             name.find('/') == std::string::npos

@@ -46,8 +46,7 @@ Result<Plan> compile_here(Policy& policy, CompileInputs inputs) {
   for (const Bind& bind : policy.binds)
     inputs.binds.push_back(PCTX_TRY(look_at(bind.writable ? "--rw" : "--ro", bind.source)));
   if (policy.seccomp) inputs.seccomp_profile = PCTX_TRY(sys::read_file(*policy.seccomp, kMaxProfileBytes));
-  // A pool has no listener of its own: see Pool::start.
-  inputs.no_listener = inputs.pool || listener_is_taken();
+  inputs.no_listener = listener_is_taken();
   const HostFeatures host = probe_host();
   if (policy.allow_degraded.any()) inputs.missing = probe_missing(policy.allow_degraded, host);
   return compile(policy, host, inputs);

@@ -2,6 +2,7 @@
 #include "launch/maker.h"
 
 #include <fcntl.h>
+#include <sched.h>
 #include <sys/mount.h>
 #include <sys/prctl.h>
 #include <sys/resource.h>
@@ -281,6 +282,9 @@ bool serve(const ChildPlan& plan) noexcept {
 
 [[noreturn]] void run_maker(ChildPlan& plan) noexcept {
   ::umask(022);
+  // The Broker's own way of giving way (SCHED_BATCH) is inherited, and would keep a Worker from starting at once.
+  const sched_param none{};
+  (void)::syscall(SYS_sched_setscheduler, 0, SCHED_OTHER, &none);
   clone_binds(plan);
   (void)receive(plan.status, Message::go, nullptr);
   become_guest_ids(plan);

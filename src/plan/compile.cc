@@ -168,11 +168,12 @@ Result<Plan> compile(const Policy& policy, const HostFeatures& host, const Compi
   PCTX_TRY(plan_filter(plan, host, inputs));
   plan_environment(plan, host);
   plan_settings(plan);
-  plan.apparmor = host.apparmor_profile;
-  plan.layer(Layer::apparmor) =
-      plan.apparmor ? LayerState{true, kGuestProfile}
-                    : LayerState{false, host.apparmor ? fmt::format("the profile {} is not loaded", kGuestProfile)
-                                                      : "this kernel has no AppArmor"};
+  // The profile denies every capability, and a Zygote needs those that it has in the boxes it forks into.
+  plan.apparmor = host.apparmor_profile && !inputs.pool;
+  const char* missing = !host.apparmor           ? "this kernel has no AppArmor"
+                        : host.apparmor_profile ? "Workers run without the profile, which denies what forking them needs"
+                                                : "the profile pctx-sandbox-guest is not loaded";
+  plan.layer(Layer::apparmor) = plan.apparmor ? LayerState{true, kGuestProfile} : LayerState{false, missing};
   PCTX_TRY(check_layers(plan));
   return plan;
 }

@@ -163,6 +163,11 @@ Result<pid_t> find_worker(pid_t maker, pid_t init, const std::set<pid_t>& known)
   return worker;
 }
 
+bool share_pid_namespace(pid_t one, pid_t other) {
+  const auto place = inode(other, "pid");
+  return place && inode(one, "pid") == place;
+}
+
 // "NSpid: host … maker's own", the innermost last.
 Result<pid_t> pid_below(pid_t pid) {
   const std::string status = PCTX_TRY(read_proc(pid, "status"));

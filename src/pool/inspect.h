@@ -21,6 +21,8 @@ Result<pid_t> pid_of(int pidfd);
 // those children that are something else. Fails if there is none, or more than one.
 Result<pid_t> find_worker(pid_t maker, pid_t init, const std::set<pid_t>& known);
 
+bool share_pid_namespace(pid_t one, pid_t other);
+
 // What the maker calls the process that the host calls `pid`.
 Result<pid_t> pid_below(pid_t pid);
 

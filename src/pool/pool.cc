@@ -57,7 +57,9 @@ void lend_support(const PoolSpec& spec, Policy& policy) {
 }
 
 Command zygote_command(const PoolSpec& spec) {
-  const Json config{{"environment", spec.environment}, {"preload", spec.preload}};
+  const Json config{{"environment", spec.environment},
+                    {"threads", std::max(1U, (spec.policy.limits.cpus + 999) / 1000)},
+                    {"preload", spec.preload}};
   std::vector<std::string> argv{spec.environment.empty() ? spec.python : place_of(spec.environment) + "/bin/python", "-I"};
   if (spec.environment.empty()) argv.push_back("-S");
   argv.push_back(fmt::format("{}/guest/zygote.py", kSupport));
@@ -130,7 +132,9 @@ Result<std::unique_ptr<Pool>> Pool::start(sys::Loop& loop, const PoolSpec& spec,
 
 Pool::~Pool() {
   loop_.cancel(sweep_);
+  loop_.cancel(slowed_);
   loop_.cancel(report_);
+  loop_.forget(denial_fd_);
   loop_.cancel(patience_);
   workers_.clear();
   end_zygote();
@@ -192,6 +196,8 @@ void Pool::on_maker() {
         loop_.watch(zygote_.pidfd.get(), EPOLLIN, [this](std::uint32_t) { on_zygote_end(); });
       } else if (Worker* found = worker()) {
         found->on_cut(std::move(fds[0]), frame.value);
+      } else if (fds[0]) {
+        (void)abi::pidfd_send_signal(fds[0].get(), SIGKILL);  // given up while it was made
       }
       break;
     case Message::blinded:
@@ -254,6 +260,22 @@ Result<void> Pool::cut_zygote() {
   return {};
 }
 
+// A flood of refusals is answered slowly, see DenialLog.
+void Pool::watch_denials() {
+  denial_fd_ = denials_.poll_fd(Clock::now());
+  if (denial_fd_ < 0) return;
+  loop_.watch(denial_fd_, EPOLLIN, [this](std::uint32_t events) {
+    if ((events & EPOLLIN) == 0) {
+      loop_.forget(denial_fd_);
+      return denials_.close();
+    }
+    denials_.serve(Clock::now());
+    if (!denials_.slowed(Clock::now())) return;
+    loop_.forget(denial_fd_);
+    slowed_ = loop_.after(Millis{1}, [this] { watch_denials(); });
+  });
+}
+
 void Pool::end_zygote() {
   loop_.forget(zygote_.status.get());
   loop_.forget(zygote_.control.get());
@@ -289,6 +311,16 @@ void Pool::on_zygote_status() {
   FrameFds fds;
   const FrameRead read = read_frame(zygote_.status.get(), frame, fds);
   if (read == FrameRead::frame && frame.kind == Message::failure) return fail(describe_failure(frame, plan_, command_));
+  if (read == FrameRead::frame && frame.kind == Message::listener) {
+    loop_.forget(denial_fd_);
+    denials_.listen(std::move(fds[0]), plan_.policy.seccomp.has_value());
+    denials_.share([this](pid_t pid) -> std::vector<Denial>* {
+      for (const auto& worker : workers_)
+        if (worker->holds(pid)) return &worker->denials();
+      return nullptr;  // the Zygote's own
+    });
+    return watch_denials();
+  }
   if (read == FrameRead::end) loop_.forget(zygote_.status.get());  // it has become Python
 }
 
@@ -390,6 +422,9 @@ void Pool::fork_next() {
 
 void Pool::want(std::size_t waiting) {
   wanted_ = waiting;
+  std::size_t coming = 0;
+  for (const auto& worker : workers_)
+    if (worker->state() == Worker::State::waiting && !worker->discarded() && ++coming > wanted_) worker->discard();
   fill();
 }
 
@@ -404,7 +439,7 @@ void Pool::fill() {
   std::size_t coming = 0;
   for (const auto& worker : workers_)
     if (worker->state() <= Worker::State::waiting) ++coming;
-  for (; coming < wanted_; ++coming) add_worker();
+  for (; coming < wanted_ && listener_.room(); ++coming) add_worker();
 }
 
 void Pool::add_worker() {
@@ -427,7 +462,7 @@ Worker* Pool::take() {
   last_used_ = Clock::now();
   if (failed_) return nullptr;
   for (const auto& worker : workers_)
-    if (worker->state() == Worker::State::waiting && worker->box_stands()) return worker.get();
+    if (worker->state() == Worker::State::waiting && !worker->discarded() && worker->box_stands()) return worker.get();
   return nullptr;
 }
 

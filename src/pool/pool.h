@@ -42,6 +42,7 @@ class Pool {
     std::function<void()> available;            // a Worker waits
     std::function<void(Worker&)> ended;         // a leased Worker is gone
     std::function<void(const Error&)> failed;   // no Worker will come
+    std::function<bool()> room;                 // one more Worker may live
   };
 
   static Result<std::unique_ptr<Pool>> start(sys::Loop& loop, const PoolSpec& spec, Listener listener);
@@ -81,6 +82,7 @@ class Pool {
   void fork_next();
   void on_change(Worker& worker);
   void sweep();
+  void watch_denials();
   void restart_zygote();
   void wait_for_import();
   void take_figures(const std::string& text);
@@ -94,6 +96,8 @@ class Pool {
   Maker maker_;
   bool template_stands_ = false;
   Zygote zygote_;
+  DenialLog denials_;  // of all Workers: they have their filter from the Zygote
+  int denial_fd_ = -1;
   std::deque<BoxCgroup> cgroups_;  // of Zygotes; all but the last are of such as are dying
   std::list<std::unique_ptr<Worker>> workers_;
   std::deque<std::uint16_t> to_fork_;  // boxes that stand, by tag; the first one is being forked into if `forking_`
@@ -107,7 +111,7 @@ class Pool {
   std::map<std::string, std::string> left_;  // what no Zygote imports again, and why
   std::string importing_;                    // what the Zygote is at
   bool left_all_ = false;
-  sys::Loop::TimerId sweep_ = 0, report_ = 0, patience_ = 0;
+  sys::Loop::TimerId sweep_ = 0, report_ = 0, patience_ = 0, slowed_ = 0;
   Clock::time_point last_used_ = Clock::now();
   PoolFigures figures_;
 };

@@ -23,7 +23,8 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 
-constexpr auto kWarmPatience = std::chrono::seconds{30};
+// From the order to the first sign of life; nobody waits that long, but nothing may stay half made.
+constexpr auto kPatience = std::chrono::seconds{30};
 
 // From a wide range: libraries notice a fork by the pid, so no two Workers of a Zygote, and never the Zygote, share one.
 std::uint16_t random_pid() {
@@ -53,6 +54,7 @@ Worker::Worker(sys::Loop& loop, const Plan& plan, std::uint16_t tag, Surrounding
     : loop_(loop), plan_(plan), tag_(tag), around_(std::move(around)), changed_(std::move(changed)) {}
 
 Worker::~Worker() {
+  loop_.cancel(patience_);
   loop_.cancel(deadline_);
   loop_.cancel(watch_);
   for (const Fd* fd : {&status_, &made_, &memory_event_, &socket_}) loop_.forget(fd->get());
@@ -89,6 +91,7 @@ Result<void> Worker::cut(const Maker& maker) {
   CutOrder order{.tag = tag_, .first_pid = random_pid(), .status = theirs.get(), .ready = made_by.get()};
   for (const Fd& fd : tasks_) order.tasks.push_back(fd.get());
   PCTX_TRY(order_cut(maker, order));
+  patience_ = loop_.after(kPatience, [this] { fail(unavailable("a Worker was not ready in time", "try again")); });
   loop_.watch(status_.get(), EPOLLIN, [this](std::uint32_t) { on_status(); });
   if (memory_event_)
     loop_.watch(memory_event_.get(), EPOLLIN, [this](std::uint32_t) {
@@ -133,7 +136,6 @@ void Worker::on_forked(int error) {
   if (state_ != State::forking) return;
   if (error != 0) return fail(os_error("the Zygote could not fork a Worker", error));
   loop_.watch(socket_.get(), EPOLLIN, [this](std::uint32_t) { on_ready_byte(); });
-  deadline_ = loop_.after(kWarmPatience, [this] { fail(unavailable("a Worker did not become ready in time", "try again")); });
   become(State::warming);
 }
 
@@ -158,12 +160,23 @@ void Worker::on_ready_byte() {
   if (state_ != State::warming) return;
   if (got != 1 || byte != 'R') return fail(unavailable("a Worker ended while it was made ready", "try again"));
   if (auto trusted = inspect(); !trusted) return fail(std::move(trusted).error());
+  loop_.cancel(patience_);
   for (Fd* fd : {&their_null_, &their_socket_, &their_out_, &their_err_}) fd->reset();
   become(State::waiting);
 }
 
+bool Worker::holds(pid_t pid) const { return init_ > 0 && share_pid_namespace(pid, init_); }
+
 Worker::Lease Worker::lease() {
   lent_ = true;
+  // Before the caller can begin. What cannot be listed is not: the call is worth more than the list.
+  if (plan_.policy.mnt) {
+    mnt_ = Fd{::open(plan_.policy.mnt->c_str(), O_PATH | O_DIRECTORY | O_CLOEXEC)};
+    if (auto snapshot = take_snapshot(mnt_.get(), {}); snapshot) {
+      before_ = *std::move(snapshot);
+      await_clock_tick(*before_);
+    }
+  }
   become(State::leased);
   return {socket_.get(), out_.get(), err_.get()};
 }
@@ -254,6 +267,7 @@ void Worker::on_exit(int wait_status) {
 
 void Worker::on_reaped(Millis cpu) {
   if (state_ == State::ended) return;
+  loop_.cancel(patience_);
   reaped_cpu_ = cpu;
   loop_.cancel(deadline_);
   loop_.cancel(watch_);
@@ -279,11 +293,14 @@ Ending Worker::ending() const {
   Receipt& receipt = ending.receipt;
   receipt.layers = plan_.layers;
   receipt.limits = plan_.bindings;
-  receipt.denials_recorded = false;
+  receipt.denials = denials_;
+  receipt.denials_recorded = plan_.listener;
   receipt.usage.wall = std::chrono::round<Millis>(ended_at_ - started_);
   receipt.usage.cpu =
       usage_.cpu_microseconds ? Millis{static_cast<Millis::rep>(*usage_.cpu_microseconds / 1000)} : reaped_cpu_;
   receipt.usage.peak_memory = usage_.peak_memory;
+  if (before_)
+    if (auto after = take_snapshot(mnt_.get(), {}); after) ending.changes = diff(*before_, *after);
   return ending;
 }
 

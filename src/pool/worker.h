@@ -68,6 +68,9 @@ class Worker {
   pid_t pid_below() const { return pid_below_; }  // as the maker sees it; 0 while there is none
   pid_t init() const { return init_; }            // as the host does
   pid_t pid() const { return pid_; }
+  bool holds(pid_t pid) const;  // the process is in this box
+  std::vector<Denial>& denials() { return denials_; }
+  bool discarded() const { return discarded_; }
   const Error* error() const { return error_ ? &*error_ : nullptr; }
   Ending ending() const;  // once it has ended
 
@@ -94,11 +97,14 @@ class Worker {
   Fd socket_, out_, err_;                    // the caller's ends
   Fd their_null_, their_socket_, their_out_, their_err_;  // until we know them again in the Worker
   TreeMeter meter_;
-  sys::Loop::TimerId deadline_ = 0, watch_ = 0;
+  sys::Loop::TimerId deadline_ = 0, watch_ = 0, patience_ = 0;
   Verdict verdict_;
   bool told_ = false;  // we know how it ended
   bool lent_ = false, discarded_ = false;
   pid_t zygote_ = -1;  // that forked it
+  std::vector<Denial> denials_;
+  Fd mnt_;
+  std::optional<FolderSnapshot> before_;
   CgroupUsage usage_;
   Millis reaped_cpu_{0};
   std::optional<Error> error_;

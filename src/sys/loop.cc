@@ -18,9 +18,10 @@ void Loop::watch(int fd, std::uint32_t events, Handler handler) {
   epoll_event event{};
   event.events = events;
   event.data.fd = fd;
-  const bool known = handlers_.contains(fd);
   handlers_[fd] = std::make_shared<Handler>(std::move(handler));
-  (void)::epoll_ctl(epoll_.get(), known ? EPOLL_CTL_MOD : EPOLL_CTL_ADD, fd, &event);
+  // The kernel forgets closed descriptors by itself, and the number may be another one's now.
+  if (::epoll_ctl(epoll_.get(), EPOLL_CTL_ADD, fd, &event) != 0 && errno == EEXIST)
+    (void)::epoll_ctl(epoll_.get(), EPOLL_CTL_MOD, fd, &event);
 }
 
 void Loop::forget(int fd) {

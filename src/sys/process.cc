@@ -37,6 +37,7 @@ Result<std::string> output_of(const std::vector<std::string>& argv, std::size_t 
   ::posix_spawn_file_actions_adddup2(&actions, write_end.get(), 1);
   ::posix_spawn_file_actions_addopen(&actions, 2, "/dev/null", O_WRONLY, 0);
   std::vector<char*> words;
+  words.reserve(argv.size() + 1);
   for (const std::string& word : argv) words.push_back(const_cast<char*>(word.c_str()));
   words.push_back(nullptr);
   pid_t pid = -1;

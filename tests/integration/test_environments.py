@@ -365,3 +365,20 @@ def test_two_versions_of_pandas_from_the_hosts_index(pctx, build, index, cache):
         asked = ("--with", f"pandas=={version}")
         assert tell(pctx, asked, code, env | {"UV_DEFAULT_INDEX": UNREACHABLE}) == f"{version} 3"
         assert not list(Path(made["path"]).rglob("direct_url.json"))
+
+
+def test_an_interrupted_build_publishes_nothing(sandbox_bin, local, cache):
+    big = "\n".join(f"def f{n}(a, b): return [a + {n} for _ in range(b) if a > {n}]" for n in range(20000))
+    wheels.make(Path(local["PIP_FIND_LINKS"]), "slow", "1.0", {f"slow/m{n}.py": big for n in range(6)})
+    process = subprocess.Popen(
+        [sandbox_bin, "env", "build", "--", "slow"], env=local, stderr=subprocess.PIPE, text=True
+    )
+    site = "new/*/tree/lib/python3*/site-packages/slow"
+    deadline = time.monotonic() + 60
+    while not list(cache.glob(site)) and time.monotonic() < deadline:
+        time.sleep(0.01)
+    time.sleep(0.5)  # it compiles now
+    process.send_signal(signal.SIGINT)
+    said = process.communicate(timeout=60)[1]
+    assert process.returncode == 1, said
+    assert list((cache / "env").iterdir()) == [] and list((cache / "new").iterdir()) == []

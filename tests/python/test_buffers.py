@@ -175,3 +175,14 @@ def test_a_sender_that_stops_half_way_is_noticed():
     with pytest.raises(SerializationError, match="after 10 of 100 bytes"):
         receive_inline(ours, [(0, 100)])
     ours.close()
+
+
+def test_a_python_without_memfds_packs_all_the_same(monkeypatch):
+    """As those that uv installs: built for old systems, they lack os.memfd_create and the names of its seals."""
+    monkeypatch.delattr(os, "memfd_create")
+    fd, table = guest.pack([memoryview(b"x" * 100)])
+    try:
+        assert guest.expect_sealed(fd, 1000) == 100 and table == [(0, 100)]
+        assert not os.get_inheritable(fd)
+    finally:
+        os.close(fd)

@@ -69,3 +69,31 @@ def test_no_result_takes_much_more_memory_than_its_limit(name):
 def test_with_room_the_same_results_take_more():
     outcome, peak = measure(BODIES["sets"], 4 << 30)
     assert outcome == "value" and peak > 4 * LIMIT
+
+
+NO_ROOM = """
+import resource, sys
+sys.path[:0] = sys.argv[1:3]
+import pctx_sandbox
+pctx_sandbox.__path__ += sys.argv[3].split(":")
+from hostile import opened
+from pctx_sandbox.errors import SerializationError
+
+body = eval(sys.argv[4])
+opened(b"N")
+used = next(int(line.split()[1]) * 1024 for line in open("/proc/self/status") if line.startswith("VmSize"))
+resource.setrlimit(resource.RLIMIT_AS, (used + (32 << 20), resource.RLIM_INFINITY))
+try:
+    opened(body, memory=1 << 40, objects=10**9)
+except SerializationError as error:
+    print(str(error).splitlines()[0])
+"""
+
+
+@pytest.mark.parametrize("body", ['b"N" * 5_000_000', 'b"(" * 9_000_000', 'b"]\\x94" * 3_000_000'])
+def test_a_host_without_memory_is_told_so(body):
+    import pctx_sandbox
+
+    folders = [str(HERE.parent.parent / "python"), str(HERE), ":".join(pctx_sandbox.__path__)]
+    done = subprocess.run([sys.executable, "-c", NO_ROOM, *folders, body], capture_output=True, text=True)
+    assert (done.returncode, done.stdout) == (0, "the result does not fit into this process's memory\n"), done.stderr

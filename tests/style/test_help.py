@@ -40,7 +40,7 @@ def verbs(pctx):
     # Verbs of a verb, such as `env build`.
     for name, text in list(texts.items()):
         inner = re.split(r"^subcommands:", text, flags=re.IGNORECASE | re.MULTILINE)[1:]
-        for word in re.findall(r"^  ([a-z]+)\b", inner[0], re.MULTILINE) if inner else []:
+        for word in re.findall(r"^  ([a-z]+)\b", inner[0].split("\n\n")[0], re.MULTILINE) if inner else []:
             texts[f"{name} {word}"] = pctx(name, word, "--help").stdout
     return texts
 

@@ -105,6 +105,10 @@ mkdir -p "$stage/.venv/bin"
 for part in tests packaging python examples docs src scripts README.md; do
   [ ! -e "$tree/$part" ] || tar -C "$tree" --exclude=__pycache__ --exclude=.pytest_cache -cf - "$part" | tar -C "$stage" -xf -
 done
+# The one package that callers of @sandbox need.
+for package in "$tree"/.venv/lib/python3*/site-packages/cloudpickle; do
+  [ ! -d "$package" ] || cp -r "$package" "$stage/python/"
+done
 [ -z "$binary" ] || cp -L "$binary" "$stage/.venv/bin/pctx-sandbox"
 [ ${#command[@]} -eq 0 ] || printf '%q ' "${command[@]}" > "$stage/command"
 echo "$suites" > "$stage/suites"

@@ -6,6 +6,7 @@ the same memory, can change nothing: the file is sealed before it is sent.
 
 from __future__ import annotations
 
+import errno
 import fcntl
 import mmap
 import os
@@ -16,7 +17,11 @@ from collections.abc import Sequence
 from .tags import NotData, expect
 
 ALIGNMENT = 64
-SEALS = fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_WRITE | fcntl.F_SEAL_SEAL
+# Numbers, since Pythons that are built for old systems, as those that uv installs are, know neither names nor memfds.
+F_ADD_SEALS, F_GET_SEALS = 1033, 1034
+SEALS = 0x1 | 0x2 | 0x4 | 0x8  # against more seals, shrinking, growing, writing
+MFD_CLOEXEC, MFD_ALLOW_SEALING = 0x1, 0x2
+SYS_MEMFD_CREATE = {"x86_64": 319, "aarch64": 279}
 MOST_BUFFERS = 1_000_000
 
 Table = list[tuple[int, int]]  # offset and length of each buffer
@@ -33,18 +38,33 @@ def layout(buffers: Sequence[memoryview]) -> tuple[Table, int]:
     return table, end
 
 
+def make_memfd(flags: int) -> int:
+    if hasattr(os, "memfd_create"):
+        return os.memfd_create("pctx-buffers", flags)
+    import ctypes
+
+    number = SYS_MEMFD_CREATE.get(os.uname().machine)
+    if number is None:
+        raise OSError(errno.ENOSYS, "this Python has no memfd_create")
+    libc = ctypes.CDLL(None, use_errno=True)
+    fd: int = libc.syscall(ctypes.c_long(number), ctypes.c_char_p(b"pctx-buffers"), ctypes.c_uint(flags))
+    if fd < 0:
+        raise OSError(ctypes.get_errno(), "memfd_create failed")
+    return fd
+
+
 def pack(buffers: Sequence[memoryview]) -> tuple[int, Table]:
     """A sealed memfd with the buffers, and its table. The caller closes the descriptor.
 
     Raises OSError where memfd_create is refused, as in boxes on hosts without a memory cgroup: send them inline then.
     """
     table, _ = layout(buffers)
-    fd = os.memfd_create("pctx-buffers", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
+    fd = make_memfd(MFD_CLOEXEC | MFD_ALLOW_SEALING)
     try:
         for buffer, (offset, _) in zip(buffers, table, strict=True):
             # Written, not mapped: a writable mapping would stand against the seal, and costs twice the time (measured).
             write_all(fd, buffer.cast("B"), offset)
-        fcntl.fcntl(fd, fcntl.F_ADD_SEALS, SEALS)
+        fcntl.fcntl(fd, F_ADD_SEALS, SEALS)
     except BaseException:
         os.close(fd)
         raise
@@ -72,7 +92,7 @@ def expect_table(table: Sequence[tuple[int, int]], size: int) -> None:
 def expect_sealed(fd: int, limit: int) -> int:
     """The size of a memfd that nobody can change any more. Asked before mapping: a file that shrinks is a SIGBUS."""
     try:
-        seals = fcntl.fcntl(fd, fcntl.F_GET_SEALS)
+        seals = fcntl.fcntl(fd, F_GET_SEALS)
     except OSError:
         raise NotData("the buffers are not in a memfd") from None
     status = os.fstat(fd)

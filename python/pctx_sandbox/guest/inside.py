@@ -80,5 +80,6 @@ def install() -> None:
     for name, module in list(sys.modules.items()):
         if name == package or name.startswith(package + "."):
             sys.modules["pctx_sandbox.guest" + name[len(package) :]] = module
-    here.guest = sys.modules[package]
-    here.guest.INSIDE = True
+    guest: Any = sys.modules[package]
+    guest.INSIDE = True
+    here.guest = guest

@@ -13,14 +13,22 @@ import importlib
 import json
 import os
 import socket
+import stat
 import sys
 from typing import Any, NoReturn
 
 SUPPORT = "/run/pctx"
 # Threads that survive a fork harmlessly because nobody waits for them (pyarrow's allocator frees memory in one).
 HARMLESS_THREADS = {"jemalloc_bg_thd"}
+THREAD_SETTERS = {
+    "openblas": ("openblas_set_num_threads", "openblas_set_num_threads64_", "scipy_openblas_set_num_threads64_"),
+    "mkl_rt": ("MKL_Set_Num_Threads",),
+    "gomp": ("omp_set_num_threads",),
+}
 NAMESPACES = 7
 ENDS = 4  # what a Worker holds
+RANDOM_DEVICE = os.makedev(1, 9)
+LAST_DESCRIPTOR = 64
 # A library that starts a thread per CPU at import cannot be forked after it.
 ONE_THREAD = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "NUMEXPR_NUM_THREADS")
 
@@ -41,7 +49,7 @@ def main() -> NoReturn:
     gc.collect()
     gc.freeze()  # a collection in a Worker would write to every object's header, and copy its page
     control.send(json.dumps({"ready": {"preloaded": loaded, "left": left}}).encode())
-    _fork_for_ever(control, worker, start)
+    _fork_for_ever(control, worker, start, config["threads"])
 
 
 def _load_support() -> Any:
@@ -81,6 +89,20 @@ def _descriptors() -> set[str]:
     return found
 
 
+def _forget_random_device() -> None:
+    """Pythons built for old systems, as uv installs them, keep /dev/urandom open, and open it anew when it is gone.
+
+    A Worker that shared it with its Zygote could leave flags on it for the next one; the Broker lends none that does.
+    """
+    if hasattr(os, "getrandom"):
+        return
+    for number in range(3, LAST_DESCRIPTOR):
+        with contextlib.suppress(OSError):
+            status = os.fstat(number)
+            if stat.S_ISCHR(status.st_mode) and status.st_rdev == RANDOM_DEVICE:
+                os.close(number)
+
+
 def _shares_memory() -> bool:
     with open("/proc/self/maps") as maps:
         return any(line.split(None, 2)[1][1::2] == "ws" for line in maps)
@@ -107,6 +129,7 @@ def _has_children() -> bool:
 def _preload(control: socket.socket, names: list[str], left: dict[str, str]) -> list[str]:
     """Imports what it can; the rest, with the reasons, is added to `left`. The Broker learns what it is at."""
     loaded: list[str] = []
+    _forget_random_device()
     before = _descriptors()
     for name in names:
         if name in left:
@@ -116,6 +139,7 @@ def _preload(control: socket.socket, names: list[str], left: dict[str, str]) -> 
             importlib.import_module(name)
         except BaseException as error:
             left[name] = f"{type(error).__name__}: {error}"[:500]
+        _forget_random_device()
         if reason := _why_unfit(before):
             # It cannot be undone from here. The next Zygote leaves this package to its Workers.
             os.write(2, reason[:500].encode())
@@ -125,7 +149,7 @@ def _preload(control: socket.socket, names: list[str], left: dict[str, str]) -> 
     return loaded
 
 
-def _fork_for_ever(control: socket.socket, worker: Any, start: str) -> NoReturn:
+def _fork_for_ever(control: socket.socket, worker: Any, start: str, threads: int) -> NoReturn:
     native = ctypes.PyDLL(f"{SUPPORT}/guest/_fork.so")
     api = ctypes.pythonapi
     while True:
@@ -139,20 +163,40 @@ def _fork_for_ever(control: socket.socket, worker: Any, start: str) -> NoReturn:
         if answer == 0:
             api.PyOS_AfterFork_Child()
             os.chdir(start)
-            _become_worker(worker, *fds[:ENDS])
+            _become_worker(worker, threads, *fds[:ENDS])
         api.PyOS_AfterFork_Parent()
         for fd in fds:
             os.close(fd)
         control.send(b"0" if answer > 0 else str(-answer).encode())
 
 
-def _become_worker(worker: Any, null: int, sock: int, out: int, err: int) -> NoReturn:
+def _raise_threads(count: int) -> None:
+    """Lets libraries use the CPUs of the call: those that are loaded already are told, the others read the variable."""
+    for name in ONE_THREAD:
+        os.environ[name] = str(count)
+    with open("/proc/self/maps") as maps:
+        paths = {line.split(maxsplit=5)[5].strip() for line in maps if ".so" in line}
+    for path in paths:
+        library = os.path.basename(path)
+        for part, functions in THREAD_SETTERS.items():
+            if part not in library:
+                continue
+            handle = ctypes.CDLL(path)
+            for function in functions:
+                if hasattr(handle, function):
+                    getattr(handle, function)(count)
+
+
+def _become_worker(worker: Any, threads: int, null: int, sock: int, out: int, err: int) -> NoReturn:
     for source, target in ((null, 0), (out, 1), (err, 2), (sock, 3)):
         os.dup2(source, target)
-    os.closerange(4, 64)
+    os.closerange(4, LAST_DESCRIPTOR)
     if (numpy_random := sys.modules.get("numpy.random")) is not None:
         numpy_random.seed()  # the others notice the fork by themselves
+    if threads > 1:
+        _raise_threads(threads)
     worker.warm()
+    _forget_random_device()
     os.write(3, b"R")
     worker.serve(3)
     os._exit(0)

@@ -1,0 +1,109 @@
+"""Workers that wait before anybody asks: one pool for each set of dependencies, and a new Worker for every call."""
+
+import json
+import os
+import re
+import shutil
+import subprocess
+import tempfile
+import time
+
+import pytest
+from pctx_sandbox import DependencyInstallError, sandbox
+
+
+@pytest.fixture(scope="module", autouse=True)
+def own_broker(sandbox_bin):
+    """Calls of this file go to a Broker that is gone afterwards."""
+    from pctx_sandbox import _broker
+
+    folder = tempfile.mkdtemp(prefix="pctx-p-", dir="/tmp")  # short: a socket's path has 107 bytes
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("PCTX_SANDBOX_SOCKET", f"{folder}/s")
+        patch.setenv("PCTX_SANDBOX_BINARY", sandbox_bin)
+        yield
+        _broker.close_all()
+        subprocess.run([sandbox_bin, "stop"], capture_output=True)
+    shutil.rmtree(folder)
+
+
+@sandbox
+def square(n):
+    return n * n
+
+
+def status(program):
+    return json.loads(subprocess.run([program, "status", "--json"], capture_output=True).stdout)
+
+
+def pools(program):
+    return status(program)["pools"]
+
+
+def wait_until(condition, seconds=20):
+    deadline = time.monotonic() + seconds
+    while not condition() and time.monotonic() < deadline:
+        time.sleep(0.02)
+    return condition()
+
+
+def test_the_first_call_starts_the_broker_and_later_calls_find_it(sandbox_bin):
+    assert square(3) == 9
+    first = status(sandbox_bin)["pid"]
+    assert square(4) == 16
+    assert status(sandbox_bin)["pid"] == first
+
+
+def test_workers_wait_before_anybody_asks(sandbox_bin):
+    square(1)
+    assert wait_until(lambda: pools(sandbox_bin)[0]["waiting"] >= 1)
+
+
+def test_every_call_has_a_worker_of_its_own(sandbox_bin):
+    @sandbox
+    def who():
+        return os.getpid(), os.readlink("/proc/self/ns/pid")
+
+    seen = [who() for _ in range(10)]
+    assert len(set(seen)) == 10
+    (pool,) = pools(sandbox_bin)
+    assert pool["forked"] >= pool["calls"] >= 10
+
+
+def test_each_policy_has_a_pool_of_its_own(sandbox_bin):
+    square(1)
+    before = len(pools(sandbox_bin))
+    assert sandbox(memory_mb=300)(abs)(-1) == 1
+    assert len(pools(sandbox_bin)) == before + 1
+
+
+def test_the_broker_gives_way_to_callers_and_workers_do_not(sandbox_bin):
+    @sandbox
+    def policy():
+        return os.sched_getscheduler(0)
+
+    assert policy() == os.SCHED_OTHER
+    assert os.sched_getscheduler(status(sandbox_bin)["pid"]) == os.SCHED_BATCH
+
+
+def test_stop_ends_it_and_the_next_call_starts_another(sandbox_bin):
+    square(1)
+    first = status(sandbox_bin)["pid"]
+    assert subprocess.run([sandbox_bin, "stop"], capture_output=True).returncode == 0
+    assert status(sandbox_bin) == {"running": False}
+    assert square(5) == 25
+    assert status(sandbox_bin)["pid"] != first
+
+
+def test_the_example_of_the_readme_gives_what_it_says(tree):
+    (code,) = re.findall(r"^```python\n(.*?)^```$", (tree / "README.md").read_text(), re.DOTALL | re.MULTILINE)
+    definition, _, call = code.rpartition("\n\n")
+    expression, _, expected = call.partition("  # → ")
+    space = {"__name__": "readme"}
+    exec(compile(definition, "README.md", "exec"), space)
+    try:
+        assert repr(eval(expression, space)) == expected.strip()
+    except DependencyInstallError as error:
+        pytest.skip(f"needs an index that has pandas: {error}")
+    (pool,) = [pool for pool in status(os.environ["PCTX_SANDBOX_BINARY"])["pools"] if pool["preloaded"]]
+    assert pool["preloaded"] == ["pandas"]
