@@ -19,9 +19,9 @@ def wait_until(condition, seconds=20.0, pause=0.02):
 
 def children_of(pid):
     found = []
-    for task in Path(f"/proc/{pid}/task").glob("*"):
-        with contextlib.suppress(OSError):
-            found += map(int, (task / "children").read_text().split())
+    with contextlib.suppress(OSError):  # it may end while we look
+        for task in os.listdir(f"/proc/{pid}/task"):
+            found += map(int, Path(f"/proc/{pid}/task/{task}/children").read_text().split())
     return found
 
 
