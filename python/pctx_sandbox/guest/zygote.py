@@ -46,6 +46,7 @@ def main() -> NoReturn:
     sys.argv = [""]
     start = os.getcwd()
     os.chdir("/")
+    worker.prepare()
     gc.collect()
     gc.freeze()  # a collection in a Worker would write to every object's header, and copy its page
     control.send(json.dumps({"ready": {"preloaded": loaded, "left": left}}).encode())
