@@ -170,9 +170,25 @@ def _announce(connection: Connection, call: Call, unread: bool) -> None:
     try:
         connection.start()
     except BrokerGone as error:
-        if unread:
+        if unread or _never_read(connection.lease):
             raise _NotStarted from None
         raise _lost(call, error) from None
+
+
+def _never_read(lease: Lease | None) -> bool:
+    """A Worker dies with its Broker, a moment later; the kernel says "reset" if it has not read the call by then."""
+    if lease is None:
+        return False
+    poll = select.poll()
+    poll.register(lease.sock_fd, select.POLLIN)
+    poll.poll(5000)
+    try:
+        lease.sock.recv(1, wire.MSG_DONTWAIT)
+    except ConnectionResetError:
+        return True
+    except OSError:
+        pass
+    return False
 
 
 def _send(lease: Lease, call: Call) -> list[memoryview]:
@@ -285,10 +301,10 @@ def _death(
     except LeaseError:
         return _NotStarted()
     except BrokerGone as error:
-        return _NotStarted() if unread else _lost(call, error)
+        return _NotStarted() if unread or _never_read(lease) else _lost(call, error)
     outcome = end.get("outcome")
     kind = outcome.get("kind") if isinstance(outcome, dict) else None
-    if unread and kind not in ("timed_out", "out_of_memory"):
+    if kind not in ("timed_out", "out_of_memory") and (unread or (kind == "signaled" and _never_read(lease))):
         return _NotStarted()
     return _raised.ended(end, call.name, call.settings)
 

@@ -294,7 +294,11 @@ void Broker::tick() {
     }
     ++entry;
   }
-  if (sessions_.empty() && now - last_used_ > options_.idle_exit) return loop_.stop();
+  // A caller that lives and keeps a connection is no call: it finds the next Broker by itself.
+  const bool idle = std::none_of(sessions_.begin(), sessions_.end(), [](const auto& each) {
+    return each.second->phase == Session::Phase::waiting || (each.second->worker != nullptr && each.second->started);
+  });
+  if (idle && now - last_used_ > options_.idle_exit) return loop_.stop();
   (void)loop_.after(kTick, [this] { tick(); });
 }
 

@@ -462,7 +462,7 @@ Worker* Pool::take() {
   last_used_ = Clock::now();
   if (failed_) return nullptr;
   for (const auto& worker : workers_)
-    if (worker->state() == Worker::State::waiting && !worker->discarded()) return worker.get();
+    if (worker->state() == Worker::State::waiting && !worker->discarded() && worker->box_stands()) return worker.get();
   return nullptr;
 }
 

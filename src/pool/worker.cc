@@ -10,6 +10,7 @@
 #include <cstring>
 
 #include <fmt/format.h>
+#include <poll.h>
 
 #include "launch/spawn.h"
 #include "pool/inspect.h"
@@ -212,6 +213,11 @@ void Worker::check_limits() {
   }
   if (over) return kill();
   watch_ = loop_.after(kWatchInterval, [this] { check_limits(); });
+}
+
+bool Worker::box_stands() const {
+  pollfd ended{pidfd_.get(), POLLIN, 0};
+  return ::poll(&ended, 1, 0) == 0;
 }
 
 void Worker::look() {

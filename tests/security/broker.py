@@ -47,7 +47,8 @@ def descendants(pid):
 
 def own_cgroups(prefix):
     """The cgroups of boxes that a Broker with this pid made."""
-    return [str(path) for path in Path("/sys/fs/cgroup").glob(f"**/pctx-box-{prefix}-*")]
+    found = os.walk("/sys/fs/cgroup")  # which, unlike glob, does not mind folders that vanish
+    return [folder for folder, _, _ in found if os.path.basename(folder).startswith(f"pctx-box-{prefix}-")]
 
 
 class Broker:
