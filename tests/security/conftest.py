@@ -173,8 +173,9 @@ def open_place():
 @pytest.fixture(scope="session")
 def broker(sandbox_bin, tmp_path_factory):
     """The Broker that sandboxed calls of this process use: one of its own, which is gone afterwards."""
-    from broker import Broker, alive, own_cgroups, wait_until
     from pctx_sandbox import _broker
+
+    from broker import Broker, alive, own_cgroups, wait_until
 
     folder = tempfile.mkdtemp(prefix="pctx-b-", dir="/tmp")  # short: a socket's path has 107 bytes
     served = Broker(sandbox_bin, f"{folder}/s")

@@ -9,8 +9,9 @@ import threading
 import time
 
 import pytest
-from broker import Broker, alive, children_of, comm, own_cgroups, wait_until
 from pctx_sandbox import SandboxError, sandbox
+
+from broker import Broker, alive, children_of, comm, own_cgroups, wait_until
 
 
 @sandbox(queue_timeout_sec=30)
@@ -318,12 +319,22 @@ def test_ten_thousand_calls_from_sixteen_threads(own):
     spend(2000)
     time.sleep(1)
     pid = own.pid
-    before = {"broker": memory(pid), "caller": memory(os.getpid()), "fds": descriptors(pid), "own": descriptors(os.getpid())}
+    before = {
+        "broker": memory(pid),
+        "caller": memory(os.getpid()),
+        "fds": descriptors(pid),
+        "own": descriptors(os.getpid()),
+    }
     began = time.monotonic()
     spend(8000)
     seconds = time.monotonic() - began
     time.sleep(12)  # the pool shrinks again
-    after = {"broker": memory(pid), "caller": memory(os.getpid()), "fds": descriptors(pid), "own": descriptors(os.getpid())}
+    after = {
+        "broker": memory(pid),
+        "caller": memory(os.getpid()),
+        "fds": descriptors(pid),
+        "own": descriptors(os.getpid()),
+    }
     print(f"8000 calls in {seconds:.1f} s, {8000 / seconds:.0f}/s; before {before}, after {after}")
     assert not wrong, wrong[:5]
     assert own.pid == pid

@@ -195,7 +195,9 @@ def closes_its_socket():
 
 
 @pytest.mark.parametrize(
-    "endless", [python_loop, c_loop, sleeps, stops_itself, ignores_everything, leaves_a_daemon], ids=lambda f: f.__name__
+    "endless",
+    [python_loop, c_loop, sleeps, stops_itself, ignores_everything, leaves_a_daemon],
+    ids=lambda f: f.__name__,
 )
 def test_timeout(endless):
     bounded = sandbox(timeout_sec=1)(endless)

@@ -85,7 +85,7 @@ def test_control_the_same_in_one_process_is_found():
     code = f"import inspect\n{_source(here)}\nleave_and_look(); print(sorted(leave_and_look()))"
     env = {"HOME": "/tmp", "PATH": os.environ.get("PATH", "/usr/bin"), "TMPDIR": "/tmp"}
     command = ["unshare", "--user", "--map-root-user", "--mount", "--pid", "--fork", "--mount-proc", "--ipc", "--net"]
-    own_tmp = "mount -t tmpfs none /tmp && mount -t tmpfs none /dev/shm && exec \"$@\""
+    own_tmp = 'mount -t tmpfs none /tmp && mount -t tmpfs none /dev/shm && exec "$@"'
     done = subprocess.run(
         [*command, "sh", "-c", own_tmp, "sh", sys.executable, "-c", code], env=env, capture_output=True, text=True
     )

@@ -92,9 +92,17 @@ def test_control_a_harmless_package_is_imported_in_the_zygote(left, broker):
 @pytest.mark.parametrize(
     ("name", "source", "word"),
     [
-        ("threads", "import threading, time\nthreading.Thread(target=time.sleep, args=(9**9,), daemon=True).start()", "threads"),
+        (
+            "threads",
+            "import threading, time\nthreading.Thread(target=time.sleep, args=(9**9,), daemon=True).start()",
+            "threads",
+        ),
         ("opens", "import os\nkept = os.open('/etc/passwd', os.O_RDONLY)", "files open: /etc/passwd"),
-        ("listens", "import socket\nkept = socket.socket(socket.AF_UNIX)\nkept.bind('\\0x')\nkept.listen()", "files open"),
+        (
+            "listens",
+            "import socket\nkept = socket.socket(socket.AF_UNIX)\nkept.bind('\\0x')\nkept.listen()",
+            "files open",
+        ),
         ("shares", "import mmap\nkept = mmap.mmap(-1, 4096)", ("shared between processes", "not permitted")),
         ("forks", "import os, time\nif os.fork() == 0:\n    time.sleep(9**6)", "starts processes"),
         ("raises", "raise ValueError('not today')", "ValueError: not today"),
@@ -302,7 +310,9 @@ def test_an_import_that_hangs_is_left_to_the_worker(broker, shop, name, source, 
 
 
 def test_the_zygote_has_limits_of_its_own(broker, shop):
-    source = "import os\ntry:\n    while os.fork(): pass\n    os._exit(0)\nexcept OSError: pass\nkept = bytearray(64 << 30)"
+    source = (
+        "import os\ntry:\n    while os.fork(): pass\n    os._exit(0)\nexcept OSError: pass\nkept = bytearray(64 << 30)"
+    )
     wheels.make(shop, "greedy", "1.0", {"greedy.py": source})
     with contextlib.suppress(SandboxError):
         assert sandbox(dependencies=["greedy"])(plain)(1) == 2
