@@ -24,7 +24,6 @@ from typing import Any
 sys.path.insert(0, str(Path(__file__).resolve().parent))
 
 import attacks
-
 from pctx_sandbox import sandbox
 from pctx_sandbox.errors import PlatformNotSupportedError, SandboxError, SandboxStartupError
 
@@ -68,7 +67,9 @@ def show_example() -> None:
     with ProcessPoolExecutor(1) as pool:
         pool.submit(process_data_outside, data).result()
         outside = [timed(lambda: pool.submit(process_data_outside, data).result())[1] for _ in range(99)]
-    print(f"  call 1: {first:.1f} ms, call 2: {times[0]:.1f} ms, call 100: {times[-1]:.1f} ms, each in a new box, 20 ms apart")
+    print(
+        f"  call 1: {first:.1f} ms, call 2: {times[0]:.1f} ms, call 100: {times[-1]:.1f} ms, each in a new box, 20 ms apart"
+    )
     print(
         f"  median of 99: {statistics.median(times):.2f} ms with pandas; a call without pandas and without a box in a "
         f"ProcessPoolExecutor: {statistics.median(outside):.2f} ms"

@@ -194,14 +194,13 @@ void Broker::ask(Session& session, const PoolSpec& spec, Millis patience) {
   pool.pool->want(pool.wanted);
   session.phase = Session::Phase::waiting;
   pool.queue.push_back(&session);
-  if (pool.queue.size() > 1)
-    (void)session.send(Json{{"queued", {{"ahead", pool.queue.size() - 1}}}}.dump());
+  if (pool.queue.size() > 1) (void)session.send(Json{{"queued", {{"ahead", pool.queue.size() - 1}}}}.dump());
   session.patience = loop_.after(patience, [this, &session] {
     session.patience = 0;
     session.phase = Session::Phase::idle;
     if (const auto found = pools_.find(session.pool); found != pools_.end()) std::erase(found->second.queue, &session);
-    (void)session.send_error("queue", unavailable("no Worker became free in time",
-                                                  "raise queue_timeout_sec, or call less at once"));
+    (void)session.send_error(
+        "queue", unavailable("no Worker became free in time", "raise queue_timeout_sec, or call less at once"));
   });
 }
 
@@ -234,7 +233,8 @@ void Broker::hand_over(Session& session, Worker& worker) {
     if (session.worker != nullptr) session.worker->kill();
   });
   // The next one is made while this one works.
-  if (const auto found = pools_.find(session.pool); found != pools_.end()) found->second.pool->want(found->second.wanted);
+  if (const auto found = pools_.find(session.pool); found != pools_.end())
+    found->second.pool->want(found->second.wanted);
 }
 
 void Broker::on_ended(Worker& worker) {

@@ -17,8 +17,8 @@ struct BrokerOptions {
   std::chrono::seconds idle_exit{600};
   std::chrono::seconds idle_pool{300};
   std::chrono::seconds unused_lease{60};
-  std::size_t max_workers = 64;   // alive at one time, over all pools
-  std::size_t max_queue = 1000;   // callers that wait for one
+  std::size_t max_workers = 64;  // alive at one time, over all pools
+  std::size_t max_queue = 1000;  // callers that wait for one
 };
 
 // Serves `listener` until nobody has called for a while, or somebody asks it to stop.

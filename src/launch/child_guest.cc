@@ -204,8 +204,8 @@ void run_guest(const ChildPlan& given, int sync, int host_proc) noexcept {
   arrange_descriptors(plan, sync);
   reset_inheritance(plan);
   enter_workdir(plan);
-  if ((plan.pin || plan.spread) &&
-      ::syscall(SYS_sched_setaffinity, 0, sizeof plan.cpus, &plan.cpus) != 0) fail(plan, Step::affinity);
+  if ((plan.pin || plan.spread) && ::syscall(SYS_sched_setaffinity, 0, sizeof plan.cpus, &plan.cpus) != 0)
+    fail(plan, Step::affinity);
   for (std::size_t i = 0; i < plan.rlimit_count; ++i) {
     const rlimit limit{plan.rlimits[i].value, plan.rlimits[i].value};
     if (::syscall(SYS_prlimit64, 0, plan.rlimits[i].resource, &limit, nullptr) != 0) fail(plan, Step::rlimit, i);

@@ -128,7 +128,7 @@ struct ChildPlan {
   bool terminal, send_probes;
   winsize window;  // of the caller's terminal
   const char* workdir;
-  bool pin, spread;        // the guest stays on `cpus`; there is more than one in `allowed`
+  bool pin, spread;  // the guest stays on `cpus`; there is more than one in `allowed`
   cpu_set_t allowed, cpus;
   const ResourceLimit* rlimits;
   std::size_t rlimit_count;

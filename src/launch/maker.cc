@@ -70,8 +70,7 @@ void make_scratch(const ChildPlan& plan, int root) noexcept {
   for (std::size_t i = 0; i < plan.op_count; ++i) {
     const ChildOp& op = plan.ops[i];
     if (op.kind != RootOpKind::scratch) continue;
-    if (::mkdirat(scratch, name, 0700) != 0 || ::fchmodat(scratch, name, op.mode, 0) != 0)
-      fail(plan, Step::root_op, i);
+    if (::mkdirat(scratch, name, 0700) != 0 || ::fchmodat(scratch, name, op.mode, 0) != 0) fail(plan, Step::root_op, i);
     const int tree = abi::open_tree(scratch, name, abi::kOpenTreeClone | abi::kOpenTreeCloexec);
     if (tree < 0 || abi::move_mount(tree, root, op.target) != 0) fail(plan, Step::root_op, i);
     ::close(tree);
@@ -170,8 +169,7 @@ void cut(const ChildPlan& plan, const StatusFrame& request, const Order& order) 
   long pid = -1;
   if (::pipe2(gate, O_CLOEXEC) == 0) {
     abi::CloneArgs args{};
-    args.flags = static_cast<std::uint64_t>(CLONE_NEWNS | plan.late_namespaces) | CLONE_PIDFD |
-                 abi::kCloneClearSighand;
+    args.flags = static_cast<std::uint64_t>(CLONE_NEWNS | plan.late_namespaces) | CLONE_PIDFD | abi::kCloneClearSighand;
     if (!order.zygote) args.flags |= CLONE_NEWUSER | CLONE_NEWPID;
     args.pidfd = reinterpret_cast<std::uint64_t>(&pidfd);
     args.exit_signal = SIGCHLD;
@@ -342,7 +340,8 @@ Result<void> order_cut(const Maker& maker, const CutOrder& order) {
 }
 
 Result<void> order_blinding(const Maker& maker) {
-  if (!send_frame(maker.control.get(), {Message::blind, Step::fork, 0, 0, 0})) return os_error("cannot reach the maker");
+  if (!send_frame(maker.control.get(), {Message::blind, Step::fork, 0, 0, 0}))
+    return os_error("cannot reach the maker");
   return {};
 }
 

@@ -170,9 +170,10 @@ Result<Plan> compile(const Policy& policy, const HostFeatures& host, const Compi
   plan_settings(plan);
   // The profile denies every capability, and a Zygote needs those that it has in the boxes it forks into.
   plan.apparmor = host.apparmor_profile && !inputs.pool;
-  const char* missing = !host.apparmor           ? "this kernel has no AppArmor"
-                        : host.apparmor_profile ? "Workers run without the profile, which denies what forking them needs"
-                                                : "the profile pctx-sandbox-guest is not loaded";
+  const char* missing = !host.apparmor ? "this kernel has no AppArmor"
+                        : host.apparmor_profile
+                            ? "Workers run without the profile, which denies what forking them needs"
+                            : "the profile pctx-sandbox-guest is not loaded";
   plan.layer(Layer::apparmor) = plan.apparmor ? LayerState{true, kGuestProfile} : LayerState{false, missing};
   PCTX_TRY(check_layers(plan));
   return plan;

@@ -84,7 +84,8 @@ bool holds_only(pid_t process, pid_t thread, const std::vector<int>& given) {
   if (!size || std::from_chars(size->data(), size->data() + size->size(), most).ec != std::errc{}) return false;
   for (int fd = 0; fd < most; ++fd) {
     const bool expected = fd < static_cast<int>(given.size());
-    const long answer = ::syscall(SYS_kcmp, ::getpid(), thread, kKcmpFile, expected ? given[static_cast<std::size_t>(fd)] : 0, fd);
+    const long answer =
+        ::syscall(SYS_kcmp, ::getpid(), thread, kKcmpFile, expected ? given[static_cast<std::size_t>(fd)] : 0, fd);
     if (expected ? answer != 0 : answer >= 0 || errno != EBADF) return false;
   }
   return true;
@@ -191,7 +192,8 @@ Result<void> inspect_worker(pid_t worker, pid_t init, pid_t zygote, const std::v
   if (!same_place(process + "/cwd", box + workdir)) return distrusted("it does not stand in its box");
   const std::string status = PCTX_TRY(read_proc(worker, "status"));
   for (const char* set : {"CapInh", "CapPrm", "CapEff", "CapBnd", "CapAmb"})
-    if (field(status, set) != "0000000000000000") return distrusted(fmt::format("its capability set {} is not empty", set));
+    if (field(status, set) != "0000000000000000")
+      return distrusted(fmt::format("its capability set {} is not empty", set));
   if (field(status, "NoNewPrivs") != "1") return distrusted("no_new_privs is not set");
   if (field(status, "Seccomp") != "2") return distrusted("it has no filter");
   if (field(status, "Threads") != "1") return distrusted("it has threads before its call");

@@ -26,9 +26,9 @@ bool share_pid_namespace(pid_t one, pid_t other);
 // What the maker calls the process that the host calls `pid`.
 Result<pid_t> pid_below(pid_t pid);
 
-// Its namespaces and root are those of the box's init, it stands in `workdir` there, every capability set is empty, no_new_privs
-// and the filter are on, it has one thread, no descriptor but copies of ours in `given`, and no memory or table of
-// descriptors in common with its Zygote or with the next Worker.
+// Its namespaces and root are those of the box's init, it stands in `workdir` there, every capability set is empty,
+// no_new_privs and the filter are on, it has one thread, no descriptor but copies of ours in `given`, and no memory or
+// table of descriptors in common with its Zygote or with the next Worker.
 Result<void> inspect_worker(pid_t worker, pid_t init, pid_t zygote, const std::vector<int>& given,
                             const std::string& workdir);
 
@@ -39,8 +39,8 @@ struct NamespaceFds {
 Result<NamespaceFds> open_namespaces(pid_t init);
 
 // Between two forks. Whatever a Zygote keeps of the Worker that it forked last (a descriptor of its box, a process that
-// holds one, a folder to start from) would let it in there during the call: it has no descriptor but copies of ours in `given`, no
-// child, nothing left behind that runs, and stands where it was put.
+// holds one, a folder to start from) would let it in there during the call: it has no descriptor but copies of ours in
+// `given`, no child, nothing left behind that runs, and stands where it was put.
 Result<void> inspect_zygote(pid_t zygote, pid_t maker, const std::vector<int>& given);
 
 // Ends what a Zygote, or the one before it, has started and left behind while it imported.

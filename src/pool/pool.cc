@@ -30,42 +30,6 @@ constexpr auto kImportPatience = std::chrono::seconds{30};  // for one package
 constexpr auto kForkPatience = std::chrono::seconds{30};
 constexpr rlim_t kMostWorkers = 128;
 constexpr std::size_t kLongestWord = 1000;
-constexpr const char* kSupport = "/run/pctx";
-
-std::string name_of(const std::string& path) { return path.substr(path.rfind('/') + 1); }
-
-// Where the box has the Environment: where the host has it, but for the folders that every box has of its own and that
-// are mounted over what the template lends.
-std::string place_of(const std::string& environment) {
-  for (const char* own : {"/tmp/", "/dev/", "/home/sandbox/"})
-    if (environment.starts_with(own)) return fmt::format("{}/environment", kSupport);
-  return environment;
-}
-
-// Our own package and the caller's cloudpickle, the Environment, and an interpreter that lives outside /usr.
-void lend_support(const PoolSpec& spec, Policy& policy) {
-  for (const std::string& path : spec.support) {
-    // Of our package only the part that runs inside.
-    const bool ours = name_of(path) == "pctx_sandbox";
-    policy.binds.push_back({ours ? path + "/guest" : path,
-                            fmt::format("{}/{}", kSupport, ours ? "guest" : name_of(path)), false});
-  }
-  if (!spec.environment.empty()) policy.binds.push_back({spec.environment, place_of(spec.environment), false});
-  const std::size_t bin = spec.python.rfind("/bin/");
-  if (!spec.python.starts_with("/usr/") && bin != std::string::npos && bin > 0)
-    policy.binds.push_back({spec.python.substr(0, bin), spec.python.substr(0, bin), false});
-}
-
-Command zygote_command(const PoolSpec& spec) {
-  const Json config{{"environment", spec.environment},
-                    {"threads", std::max(1U, (spec.policy.limits.cpus + 999) / 1000)},
-                    {"preload", spec.preload}};
-  std::vector<std::string> argv{spec.environment.empty() ? spec.python : place_of(spec.environment) + "/bin/python", "-I"};
-  if (spec.environment.empty()) argv.push_back("-S");
-  argv.push_back(fmt::format("{}/guest/zygote.py", kSupport));
-  argv.push_back(config.dump());
-  return {argv};
-}
 
 // The last lines that a dead Zygote printed. They are for people: cut, and made harmless by whoever shows them.
 std::string last_words(int pipe) {
@@ -95,13 +59,6 @@ Error talks_out_of_turn() {
 }
 
 }  // namespace
-
-std::string PoolSpec::key() const {
-  Json json{{"python", python}, {"environment", environment}, {"preload", preload}, {"support", support}};
-  json["generation"] = generation;
-  json["policy"] = policy_to_json(policy);
-  return json.dump();
-}
 
 Result<std::unique_ptr<Pool>> Pool::start(sys::Loop& loop, const PoolSpec& spec, Listener listener) {
   Policy policy = spec.policy;
@@ -329,7 +286,8 @@ void Pool::on_zygote_end() {
   if (failed_) return;
   const std::string words = last_words(zygote_.words.get());
   if (!zygote_.ready && !importing_.empty()) {
-    left_[importing_] = fmt::format("its import ended the Zygote: {}", words.substr(0, words.find_last_not_of('\n') + 1));
+    left_[importing_] =
+        fmt::format("its import ended the Zygote: {}", words.substr(0, words.find_last_not_of('\n') + 1));
     return restart_zygote();
   }
   const Error error = unavailable(fmt::format("the Zygote ended while it imported or forked: {}", words),
@@ -346,7 +304,9 @@ void Pool::take_figures(const std::string& text) {
   figures_.preloaded.clear();
   figures_.left.clear();
   if (!ready.is_object()) return;
-  const auto word = [](const Json& value) { return value.is_string() ? value.get<std::string>().substr(0, kLongestWord) : ""; };
+  const auto word = [](const Json& value) {
+    return value.is_string() ? value.get<std::string>().substr(0, kLongestWord) : "";
+  };
   const Json preloaded = ready.value("preloaded", Json{}), left = ready.value("left", Json{});
   for (const Json& name : preloaded) figures_.preloaded.push_back(word(name));
   for (const auto& [name, why] : left.items()) figures_.left[name] = word(why);
@@ -446,7 +406,8 @@ void Pool::add_worker() {
   do {
     if (++next_tag_ <= kZygoteTag) next_tag_ = kZygoteTag + 1;
   } while (std::any_of(workers_.begin(), workers_.end(), [&](const auto& w) { return w->tag() == next_tag_; }));
-  const Worker::Surroundings around{maker_.pid, [this] {
+  const Worker::Surroundings around{maker_.pid,
+                                    [this] {
                                       std::set<pid_t> known{zygote_.pid};
                                       for (const auto& each : workers_) known.insert({each->init(), each->pid()});
                                       return known;

@@ -10,22 +10,11 @@
 #include <string>
 #include <vector>
 
+#include "pool/spec.h"
 #include "pool/worker.h"
 #include "wire/packet.h"
 
 namespace pctx {
-
-// What a caller asks a Worker of: the pool's key is all of it.
-struct PoolSpec {
-  std::string python;                // the interpreter, as the host sees it
-  std::string environment;           // a venv, or empty
-  std::uint64_t generation = 0;      // changes when the Environment is built again in its place
-  std::vector<std::string> preload;  // modules to import in the Zygote
-  std::vector<std::string> support;  // our own guest package and the caller's cloudpickle
-  Policy policy;
-
-  std::string key() const;
-};
 
 // Plain figures for `status`.
 struct PoolFigures {
@@ -39,10 +28,10 @@ class Pool {
  public:
   using Clock = std::chrono::steady_clock;
   struct Listener {
-    std::function<void()> available;            // a Worker waits
-    std::function<void(Worker&)> ended;         // a leased Worker is gone
-    std::function<void(const Error&)> failed;   // no Worker will come
-    std::function<bool()> room;                 // one more Worker may live
+    std::function<void()> available;           // a Worker waits
+    std::function<void(Worker&)> ended;        // a leased Worker is gone
+    std::function<void(const Error&)> failed;  // no Worker will come
+    std::function<bool()> room;                // one more Worker may live
   };
 
   static Result<std::unique_ptr<Pool>> start(sys::Loop& loop, const PoolSpec& spec, Listener listener);
@@ -62,7 +51,7 @@ class Pool {
  private:
   struct Zygote {
     Fd status, pidfd, control;
-    Fd words;  // what it printed, read only if it dies
+    Fd words;                       // what it printed, read only if it dies
     Fd their_control, their_words;  // what it holds, to know them again
     pid_t pid = -1;
     bool ready = false;

@@ -26,10 +26,12 @@ using Clock = std::chrono::steady_clock;
 // From the order to the first sign of life; nobody waits that long, but nothing may stay half made.
 constexpr auto kPatience = std::chrono::seconds{30};
 
-// From a wide range: libraries notice a fork by the pid, so no two Workers of a Zygote, and never the Zygote, share one.
+// From a wide range: libraries notice a fork by the pid, so no two Workers of a Zygote, and never the Zygote, share
+// one.
 std::uint16_t random_pid() {
   std::uint16_t value = 0;
-  if (::getrandom(&value, sizeof value, 0) != sizeof value) value = static_cast<std::uint16_t>(Clock::now().time_since_epoch().count());
+  if (::getrandom(&value, sizeof value, 0) != sizeof value)
+    value = static_cast<std::uint16_t>(Clock::now().time_since_epoch().count());
   return static_cast<std::uint16_t>(300 + value % 30'000);
 }
 

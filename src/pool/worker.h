@@ -42,7 +42,8 @@ class Worker {
     std::function<std::set<pid_t>()> known;
     std::function<pid_t()> zygote;
   };
-  Worker(sys::Loop& loop, const Plan& plan, std::uint16_t tag, Surroundings around, std::function<void(Worker&)> changed);
+  Worker(sys::Loop& loop, const Plan& plan, std::uint16_t tag, Surroundings around,
+         std::function<void(Worker&)> changed);
   ~Worker();
   Worker(const Worker&) = delete;
   Worker& operator=(const Worker&) = delete;
@@ -52,17 +53,17 @@ class Worker {
   std::chrono::steady_clock::time_point since() const { return since_; }
 
   Result<void> cut(const Maker& maker);
-  void on_cut(Fd pidfd, int error);                // the maker's answer
-  Result<std::vector<int>> fork_order();           // what the Zygote needs
-  void on_forked(int error);                       // the Zygote's answer
-  void on_exit(int wait_status);                   // the Worker's process is gone, its box is not yet
-  void on_reaped(Millis cpu);                      // its box is
-  Lease lease();                                   // the descriptors stay ours until `handed_over`
+  void on_cut(Fd pidfd, int error);       // the maker's answer
+  Result<std::vector<int>> fork_order();  // what the Zygote needs
+  void on_forked(int error);              // the Zygote's answer
+  void on_exit(int wait_status);          // the Worker's process is gone, its box is not yet
+  void on_reaped(Millis cpu);             // its box is
+  Lease lease();                          // the descriptors stay ours until `handed_over`
   void handed_over();
-  void start_call();                               // time counts from here
+  void start_call();  // time counts from here
   void kill();
-  void look();     // it may have ended before anybody knew its pid
-  void discard();  // it is not wanted any more, which is no failure of its
+  void look();              // it may have ended before anybody knew its pid
+  void discard();           // it is not wanted any more, which is no failure of its
   bool box_stands() const;  // false from the end of its init on, before anybody has told us
   bool was_lent() const { return lent_; }
   pid_t pid_below() const { return pid_below_; }  // as the maker sees it; 0 while there is none
@@ -94,7 +95,7 @@ class Worker {
   std::vector<Fd> tasks_;
   NamespaceFds namespaces_;  // until the Zygote has them
   Fd pidfd_, status_, made_, memory_event_;
-  Fd socket_, out_, err_;                    // the caller's ends
+  Fd socket_, out_, err_;                                 // the caller's ends
   Fd their_null_, their_socket_, their_out_, their_err_;  // until we know them again in the Worker
   TreeMeter meter_;
   sys::Loop::TimerId deadline_ = 0, watch_ = 0, patience_ = 0;

@@ -21,6 +21,7 @@ def own_broker(sandbox_bin):
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("PCTX_SANDBOX_SOCKET", f"{folder}/s")
         patch.setenv("PCTX_SANDBOX_BINARY", sandbox_bin)
+        _broker.close_all()  # connections that are kept lead to the Broker of others
         yield
         _broker.close_all()
         subprocess.run([sandbox_bin, "stop"], capture_output=True)

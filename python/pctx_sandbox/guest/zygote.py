@@ -7,15 +7,39 @@ that this process says about itself is believed: the Broker looks at every Worke
 from __future__ import annotations
 
 import contextlib
-import ctypes
 import gc
 import importlib
+import importlib.util
 import json
 import os
+import resource
 import socket
 import stat
 import sys
 from typing import Any, NoReturn
+
+
+def _keep_libffi_from_files() -> None:
+    """Newer libffi keeps open the file that its trampolines lie in, from the first callback on; _ctypes or ctypes make
+    one when they are imported. Where it cannot open that file it makes them in memory, for good: so the first callback
+    is made while nothing can be opened.
+    """
+    spec = importlib.util.find_spec("_ctypes")
+    assert spec is not None and spec.loader is not None
+    native = importlib.util.module_from_spec(spec)  # loads the library; what it does by itself comes with exec_module
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (3, hard))
+    try:
+        spec.loader.exec_module(native)
+        sys.modules["_ctypes"] = native
+        kind = {"_flags_": native.FUNCFLAG_CDECL, "_argtypes_": (), "_restype_": None}
+        type(native.CFuncPtr)("Callback", (native.CFuncPtr,), kind)(lambda: None)
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+
+
+_keep_libffi_from_files()
+import ctypes  # noqa: E402
 
 SUPPORT = "/run/pctx"
 # Threads that survive a fork harmlessly because nobody waits for them (pyarrow's allocator frees memory in one).
@@ -46,6 +70,7 @@ def main() -> NoReturn:
     sys.argv = [""]
     start = os.getcwd()
     os.chdir("/")
+    worker.prepare()
     gc.collect()
     gc.freeze()  # a collection in a Worker would write to every object's header, and copy its page
     control.send(json.dumps({"ready": {"preloaded": loaded, "left": left}}).encode())

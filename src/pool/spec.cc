@@ -1,0 +1,59 @@
+#include "pool/spec.h"
+
+#include <algorithm>
+
+#include <fmt/format.h>
+#include <nlohmann/json.hpp>
+
+namespace pctx {
+namespace {
+
+using Json = nlohmann::json;
+
+constexpr const char* kSupport = "/run/pctx";
+
+std::string name_of(const std::string& path) { return path.substr(path.rfind('/') + 1); }
+
+// Where the box has the Environment: where the host has it, but for the folders that every box has of its own and that
+// are mounted over what the template lends.
+std::string place_of(const std::string& environment) {
+  for (const char* own : {"/tmp/", "/dev/", "/home/sandbox/"})
+    if (environment.starts_with(own)) return fmt::format("{}/environment", kSupport);
+  return environment;
+}
+
+}  // namespace
+
+void lend_support(const PoolSpec& spec, Policy& policy) {
+  for (const std::string& path : spec.support) {
+    // Of our package only the part that runs inside.
+    const bool ours = name_of(path) == "pctx_sandbox";
+    policy.binds.push_back(
+        {ours ? path + "/guest" : path, fmt::format("{}/{}", kSupport, ours ? "guest" : name_of(path)), false});
+  }
+  if (!spec.environment.empty()) policy.binds.push_back({spec.environment, place_of(spec.environment), false});
+  const std::size_t bin = spec.python.rfind("/bin/");
+  if (!spec.python.starts_with("/usr/") && bin != std::string::npos && bin > 0)
+    policy.binds.push_back({spec.python.substr(0, bin), spec.python.substr(0, bin), false});
+}
+
+Command zygote_command(const PoolSpec& spec) {
+  const Json config{{"environment", spec.environment},
+                    {"threads", std::max(1U, (spec.policy.limits.cpus + 999) / 1000)},
+                    {"preload", spec.preload}};
+  std::vector<std::string> argv{spec.environment.empty() ? spec.python : place_of(spec.environment) + "/bin/python",
+                                "-I"};
+  if (spec.environment.empty()) argv.push_back("-S");
+  argv.push_back(fmt::format("{}/guest/zygote.py", kSupport));
+  argv.push_back(config.dump());
+  return {argv};
+}
+
+std::string PoolSpec::key() const {
+  Json json{{"python", python}, {"environment", environment}, {"preload", preload}, {"support", support}};
+  json["generation"] = generation;
+  json["policy"] = policy_to_json(policy);
+  return json.dump();
+}
+
+}  // namespace pctx

@@ -1,0 +1,30 @@
+// What a pool is for, and what its Zygote is given and told.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "launch/spawn.h"
+#include "policy/policy.h"
+
+namespace pctx {
+
+// What a caller asks a Worker of: the pool's key is all of it.
+struct PoolSpec {
+  std::string python;                // the interpreter, as the host sees it
+  std::string environment;           // a venv, or empty
+  std::uint64_t generation = 0;      // changes when the Environment is built again in its place
+  std::vector<std::string> preload;  // modules to import in the Zygote
+  std::vector<std::string> support;  // our own guest package and the caller's cloudpickle
+  Policy policy;
+
+  std::string key() const;
+};
+
+// Lends the Zygote and its Workers our own package and the caller's cloudpickle, the Environment, and an interpreter
+// that lives outside /usr.
+void lend_support(const PoolSpec& spec, Policy& policy);
+Command zygote_command(const PoolSpec& spec);
+
+}  // namespace pctx
