@@ -11,6 +11,9 @@ import time
 import pytest
 from pctx_sandbox import SandboxError, sandbox
 
+# Minutes of killing and hanging on purpose: part of `make test-all`.
+pytestmark = pytest.mark.chaos
+
 from broker import Broker, alive, children_of, comm, own_cgroups, wait_until
 
 

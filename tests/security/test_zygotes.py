@@ -19,6 +19,9 @@ from pctx_sandbox import SandboxError, sandbox
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 import wheels
 
+# Minutes of killing and hanging on purpose: part of `make test-all`.
+pytestmark = pytest.mark.chaos
+
 # ruff: noqa: E501
 
 PAYLOADS = Path(__file__).resolve().parent.parent / "payloads"
