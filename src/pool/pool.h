@@ -91,7 +91,7 @@ class Pool {
   std::list<std::unique_ptr<Worker>> workers_;
   std::deque<std::uint16_t> to_fork_;  // boxes that stand, by tag; the first one is being forked into if `forking_`
   bool forking_ = false;
-  unsigned blindings_ = 0;  // ordered and not yet answered
+  unsigned blindings_ = 0;      // ordered and not yet answered
   bool unknown_ended_ = false;  // a process that is no Worker we know: perhaps one that is being made
   std::uint16_t next_tag_ = 2;
   std::size_t wanted_ = 2;
