@@ -158,6 +158,8 @@ void Pool::on_maker() {
       }
       break;
     case Message::blinded:
+      // Answers come in order: those before the last are about Zygotes that are gone.
+      if (--blindings_ > 0 || !zygote_.blinding) break;
       if (frame.value != 0) return fail(unavailable("the Zygote could not be blinded", "see 'pctx-sandbox doctor'"));
       zygote_.ready = true;
       end_strays(maker_.pid, zygote_.pid);
@@ -330,6 +332,8 @@ void Pool::on_zygote_message() {
     importing_.clear();
     take_figures(packet.text);
     if (const auto pid = pid_of(zygote_.pidfd.get())) zygote_.pid = *pid;
+    if (std::exchange(zygote_.blinding, true)) return leave_to_workers(talks_out_of_turn());
+    ++blindings_;
     if (auto blinding = order_blinding(maker_); !blinding) fail(std::move(blinding).error());
     return;
   }

@@ -54,7 +54,7 @@ class Pool {
     Fd words;                       // what it printed, read only if it dies
     Fd their_control, their_words;  // what it holds, to know them again
     pid_t pid = -1;
-    bool ready = false;
+    bool blinding = false, ready = false;
     std::uint64_t forks = 0;
     Clock::time_point since;
   };
@@ -91,6 +91,7 @@ class Pool {
   std::list<std::unique_ptr<Worker>> workers_;
   std::deque<std::uint16_t> to_fork_;  // boxes that stand, by tag; the first one is being forked into if `forking_`
   bool forking_ = false;
+  unsigned blindings_ = 0;      // ordered and not yet answered
   bool unknown_ended_ = false;  // a process that is no Worker we know: perhaps one that is being made
   std::uint16_t next_tag_ = 2;
   std::size_t wanted_ = 2;

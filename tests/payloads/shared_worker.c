@@ -14,7 +14,7 @@
 static int boxes[7], ends[4];
 static char stacks[2][256 * 1024] __attribute__((aligned(64)));
 
-static int worker(void *unused) {
+static int worker(void* unused) {
   for (int cap = 0; cap < 64; ++cap) prctl(PR_CAPBSET_DROP, cap, 0, 0, 0);
   struct __user_cap_header_struct header = {_LINUX_CAPABILITY_VERSION_3, 0};
   struct __user_cap_data_struct none[2] = {{0, 0, 0}, {0, 0, 0}};
@@ -30,7 +30,7 @@ static int worker(void *unused) {
   for (;;) pause();
 }
 
-static int middle(void *unused) {
+static int middle(void* unused) {
   static const int kinds[] = {CLONE_NEWUSER, CLONE_NEWPID,    CLONE_NEWNET, CLONE_NEWIPC,
                               CLONE_NEWUTS,  CLONE_NEWCGROUP, CLONE_NEWNS};
   for (int i = 0; i < 7; ++i)
@@ -39,7 +39,7 @@ static int middle(void *unused) {
 }
 
 /* As pctx_fork, but for the ends of the Worker, which the real one leaves to Python. */
-int shared_fork(const int *namespaces, const int *lease) {
+int shared_fork(const int* namespaces, const int* lease) {
   for (int i = 0; i < 7; ++i) boxes[i] = namespaces[i];
   for (int i = 0; i < 4; ++i) ends[i] = lease[i];
   const pid_t child = clone(middle, stacks[0] + sizeof stacks[0], CLONE_VM | CLONE_VFORK | SIGCHLD, NULL);

@@ -7,6 +7,7 @@ import sys
 import textwrap
 import threading
 import time
+from pathlib import Path
 
 import pytest
 from pctx_sandbox import SandboxError, sandbox
@@ -130,10 +131,10 @@ def victims(broker, kind):
     for maker in makers:
         for pid in children_of(maker):
             try:
-                depth = len(next(line for line in open(f"/proc/{pid}/status") if line.startswith("NSpid")).split())
+                depth = _depth_of(pid)
             except (OSError, StopIteration):
                 continue
-            below_makers = depth - 1 - _depth_of(maker)
+            below_makers = depth - _depth_of(maker)
             python = comm(pid).startswith("python")
             if {"zygote": python and below_makers == 0, "worker": python and below_makers == 1}.get(
                 kind, not python and below_makers == 1
@@ -143,7 +144,8 @@ def victims(broker, kind):
 
 
 def _depth_of(pid):
-    return len(next(line for line in open(f"/proc/{pid}/status") if line.startswith("NSpid")).split()) - 1
+    lines = Path(f"/proc/{pid}/status").read_text().splitlines()
+    return len(next(line for line in lines if line.startswith("NSpid")).split()) - 1
 
 
 @pytest.mark.parametrize("kind", ["worker", "init", "zygote", "maker", "broker"])
@@ -254,7 +256,7 @@ def test_many_first_calls_start_one_broker(own):
     environments = []
     for pid in serving:
         try:
-            environments.append(open(f"/proc/{pid}/environ").read())
+            environments.append(Path(f"/proc/{pid}/environ").read_text())
         except OSError:
             continue
     assert sum(own.socket in text for text in environments) == 1

@@ -134,7 +134,8 @@ def test_control_a_plain_fork_repeats_its_random_numbers():
     code = (
         "import ctypes, os, random\nlibc = ctypes.CDLL(None)\nr, w = os.pipe()\nrandom.random()\n"
         "for _ in range(2):\n"
-        "    if libc.fork() == 0:\n        os.write(w, repr(random.random()).encode() + b' '); os._exit(0)\n    os.wait()\n"
+        "    if libc.fork() == 0:\n        os.write(w, repr(random.random()).encode() + b' '); os._exit(0)\n"
+        "    os.wait()\n"
         "a, b = os.read(r, 100).split()\nprint(a == b)"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=30)
@@ -148,7 +149,8 @@ def look_around():
     import resource
     import stat
 
-    status = dict(line.rstrip("\n").split(":\t", 1) for line in open("/proc/self/status") if ":\t" in line)
+    with open("/proc/self/status") as file:
+        status = dict(line.rstrip("\n").split(":\t", 1) for line in file if ":\t" in line)
     libc = ctypes.CDLL(None, use_errno=True)
 
     def answer(name, *arguments):
