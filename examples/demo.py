@@ -68,7 +68,8 @@ def show_example() -> None:
         pool.submit(process_data_outside, data).result()
         outside = [timed(lambda: pool.submit(process_data_outside, data).result())[1] for _ in range(99)]
     print(
-        f"  call 1: {first:.1f} ms, call 2: {times[0]:.1f} ms, call 100: {times[-1]:.1f} ms, each in a new box, 20 ms apart"
+        f"  call 1: {first:.1f} ms, call 2: {times[0]:.1f} ms, call 100: {times[-1]:.1f} ms,"
+        " each in a new box, 20 ms apart"
     )
     print(
         f"  median of 99: {statistics.median(times):.2f} ms with pandas; a call without pandas and without a box in a "
@@ -142,7 +143,7 @@ def attack(title: str, function: Callable[..., Any], args: tuple[Any, ...], harm
 
 
 def start_victim() -> subprocess.Popen[bytes]:
-    """A process that lets itself be traced: Ubuntu forbids it between strangers, and the attack is to fail inside only."""
+    """A process that lets itself be traced: Ubuntu forbids it to strangers, and the attack is to fail inside only."""
     allow = "import ctypes, time; ctypes.CDLL(None).prctl(0x59616D61, ctypes.c_ulong(-1), 0, 0, 0)"
     victim = subprocess.Popen(
         [sys.executable, "-c", f"{allow}; print(flush=True); time.sleep(600)"], stdout=subprocess.PIPE

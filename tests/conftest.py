@@ -5,7 +5,9 @@ The program is the one that PCTX_SANDBOX_BIN names, by default the release build
 
 import json
 import os
+import shutil
 import subprocess
+import tempfile
 from pathlib import Path
 
 import pytest
@@ -72,6 +74,22 @@ def pctx(sandbox_bin):
         return Completed(done.args, done.returncode, done.stdout, done.stderr)
 
     return run
+
+
+@pytest.fixture(scope="module")
+def own_broker(sandbox_bin):
+    """Calls of this file go to a Broker that is gone afterwards."""
+    from pctx_sandbox import _broker
+
+    folder = tempfile.mkdtemp(prefix="pctx-t-", dir="/tmp")  # short: a socket's path has 107 bytes
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("PCTX_SANDBOX_SOCKET", f"{folder}/s")
+        patch.setenv("PCTX_SANDBOX_BINARY", sandbox_bin)
+        _broker.close_all()  # connections that are kept lead to the Broker of others
+        yield
+        _broker.close_all()
+        subprocess.run([sandbox_bin, "stop"], capture_output=True)
+    shutil.rmtree(folder)
 
 
 def pytest_configure(config):

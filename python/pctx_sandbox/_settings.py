@@ -151,7 +151,7 @@ def _check_network(allow_network: object) -> None:
 
 
 def _check_number(name: str, value: object, least: float, *, whole: bool) -> None:
-    if isinstance(value, bool) or not isinstance(value, (int, float)) or (whole and isinstance(value, float)):
+    if isinstance(value, bool) or not isinstance(value, int | float) or (whole and isinstance(value, float)):
         raise TypeError(f"{name} takes a {'whole number' if whole else 'number'}, not {value!r}")
     if value != value or value in (float("inf"), float("-inf")):
         raise ValueError(f"{name}={value!r}: a limit must be finite")

@@ -228,7 +228,7 @@ def _run(
     wait = call.settings.timeout_sec + GRACE_SECONDS
     deadline = time.monotonic() + wait
     while True:
-        # Most calls are over before their start was worth waking the Broker for; the others are announced a little late.
+        # Most calls are over before their start is worth waking the Broker for; the others are announced a bit late.
         events = poll.poll(int(wait * 1000) + 1 if connection.started else ANNOUNCE_MILLISECONDS)
         if not events and not connection.started:
             _announce(connection, call, unread=bool(rest))

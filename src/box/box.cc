@@ -61,16 +61,6 @@ class SignalEvents {
   Fd fd_;
 };
 
-struct Pipe {
-  Fd read_end, write_end;
-};
-
-Result<Pipe> make_pipe() {
-  int ends[2];
-  if (::pipe2(ends, O_CLOEXEC) != 0) return os_error("cannot make a pipe");
-  return Pipe{Fd{ends[0]}, Fd{ends[1]}};
-}
-
 class Supervisor {
  public:
   Supervisor(const Plan& plan, const Command& command, const RunOptions& options)
@@ -117,7 +107,7 @@ class Supervisor {
 };
 
 Result<void> Supervisor::start() {
-  Pipe in = PCTX_TRY(make_pipe()), out = PCTX_TRY(make_pipe()), err = PCTX_TRY(make_pipe());
+  sys::Pipe in = PCTX_TRY(sys::make_pipe()), out = PCTX_TRY(sys::make_pipe()), err = PCTX_TRY(sys::make_pipe());
   if (plan_.terminal) raw_ = PCTX_TRY(RawTerminal::enter(STDIN_FILENO));
   if (options_.report_changes && plan_.policy.mnt) {
     mnt_ = PCTX_TRY(sys::open_at(AT_FDCWD, *plan_.policy.mnt, O_PATH | O_DIRECTORY));
@@ -220,14 +210,9 @@ void Supervisor::check_limits() {
   bool over = budget_.exceeded;
   verdict_.output_over = budget_.exceeded;
   if (limits.timeout.count() > 0 && now - started_ >= limits.timeout) verdict_.timed_out = over = true;
-  if (plan_.watchdog.any() && meter_ && now >= next_check_) {
+  if (plan_.watchdog.any() && now >= next_check_) {
     next_check_ = now + kWatchInterval;
-    const TreeUsage tree = meter_.measure(limits.memory);
-    if (plan_.watchdog.memory && tree.memory > limits.memory) verdict_.memory_over = over = true;
-    if (plan_.watchdog.pids && tree.processes > limits.pids) verdict_.pids_over = over = true;
-    Millis cpu = tree.cpu;
-    if (const auto counted = cgroup_.usage().cpu_microseconds) cpu = Millis{static_cast<Millis::rep>(*counted / 1000)};
-    if (limits.cpu_time && cpu >= *limits.cpu_time) verdict_.cpu_time_over = over = true;
+    over |= over_limits(plan_, meter_, cgroup_, verdict_);
   }
   if (options_.tick && now >= next_tick_) {
     next_tick_ = now + kTick;

@@ -10,7 +10,7 @@
 #include <csignal>
 #include <ctime>
 
-#include "sys/kernel_abi.h"
+#include "sys/files.h"
 
 namespace pctx {
 
@@ -73,13 +73,7 @@ int Janitor::Task::run(void* self) noexcept {
   ::setsid();
   // The caller's pipes must not stay open because of us (a reader waits for their end), nor the status socket, whose
   // end is what init waits for.
-  unsigned next = 0;
-  for (std::size_t i = 0; i < task.keep_count; ++i) {
-    const unsigned fd = static_cast<unsigned>(task.keep[i]);
-    if (fd > next) (void)abi::close_range(next, fd - 1, 0);
-    next = fd + 1;
-  }
-  (void)abi::close_range(next, ~0U, 0);
+  sys::close_all_but({task.keep.data(), task.keep_count});
   char byte;
   while (::read(task.lifeline, &byte, 1) < 0 && errno == EINTR) {
   }

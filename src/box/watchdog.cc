@@ -151,4 +151,17 @@ TreeUsage TreeMeter::measure(std::uint64_t memory_limit) {
   return usage;
 }
 
+bool over_limits(const Plan& plan, TreeMeter& meter, const BoxCgroup& cgroup, Verdict& verdict) {
+  if (!plan.watchdog.any() || !meter) return false;
+  const Limits& limits = plan.policy.limits;
+  const TreeUsage tree = meter.measure(limits.memory);
+  bool over = false;
+  if (plan.watchdog.memory && tree.memory > limits.memory) verdict.memory_over = over = true;
+  if (plan.watchdog.pids && tree.processes > limits.pids) verdict.pids_over = over = true;
+  Millis cpu = tree.cpu;
+  if (const auto counted = cgroup.usage().cpu_microseconds) cpu = Millis{static_cast<Millis::rep>(*counted / 1000)};
+  if (limits.cpu_time && cpu >= *limits.cpu_time) verdict.cpu_time_over = over = true;
+  return over;
+}
+
 }  // namespace pctx

@@ -7,7 +7,10 @@
 
 #include "base/fd.h"
 #include "base/units.h"
+#include "box/cgroup.h"
+#include "box/outcome.h"
 #include "box/socket_memory.h"
+#include "plan/plan.h"
 
 namespace pctx {
 
@@ -39,6 +42,9 @@ class TreeMeter {
   std::map<std::string, std::uint64_t> living_ticks_;  // by pid and start time
   std::uint64_t dead_ticks_ = 0;
 };
+
+// Looks once, and writes into the verdict what is over its limit of those that no cgroup binds; true if something is.
+bool over_limits(const Plan& plan, TreeMeter& meter, const BoxCgroup& cgroup, Verdict& verdict);
 
 inline constexpr Millis kWatchInterval{10};
 

@@ -20,6 +20,7 @@
 #include "broker/address.h"
 #include "broker/broker.h"
 #include "cli/verbs.h"
+#include "sys/files.h"
 #include "sys/kernel_abi.h"
 #include "wire/packet.h"
 
@@ -43,8 +44,7 @@ void start_sweeper() {
   ::setsid();
   (void)::prctl(PR_SET_NAME, "pctx-sweeper");
   for (const int signal : {SIGTERM, SIGINT, SIGHUP}) ::signal(signal, SIG_IGN);
-  for (int fd = 0; fd < 1024; ++fd)
-    if (fd != lifeline[0]) ::close(fd);
+  sys::close_all_but({&lifeline[0], 1});
   char byte;
   while (::read(lifeline[0], &byte, 1) < 0 && errno == EINTR) {
   }
@@ -101,9 +101,11 @@ int serve_behind(const BrokerAddress& address, const BrokerOptions& options) {
     const int null = ::open("/dev/null", O_RDWR);
     for (const int fd : {0, 1, 2}) (void)::dup2(null, fd);
     // Nothing of whoever happened to call first stays open here.
-    const int keep[3] = {told[1], *bound ? (*bound)->lock.get() : -1, *bound ? (*bound)->listener.get() : -1};
-    for (int fd = 3; fd < 1024; ++fd)
-      if (fd != keep[0] && fd != keep[1] && fd != keep[2]) ::close(fd);
+    std::vector<int> keep{0, 1, 2, told[1]};
+    if (*bound) keep.insert(keep.end(), {(*bound)->lock.get(), (*bound)->listener.get()});
+    std::erase_if(keep, [](int fd) { return fd < 0; });
+    std::sort(keep.begin(), keep.end());
+    sys::close_all_but(keep);
     (void)!::write(told[1], "1", 1);
     ::close(told[1]);
     ::_exit(*bound ? serve_here(address, std::move(**bound), options) : 0);

@@ -41,9 +41,7 @@ void fail(const ChildPlan& plan, Step step, std::size_t index) noexcept {
   ::_exit(127);
 }
 
-// Waits for one message of the parent.
-int receive(int channel, Message expected, int* fds) noexcept {
-  StatusFrame frame;
+std::ptrdiff_t receive_frame(int socket, StatusFrame& frame, int* fds, std::size_t& count, int flags) noexcept {
   iovec data{&frame, sizeof frame};
   alignas(cmsghdr) char control[CMSG_SPACE(kMaxFrameFds * sizeof(int))];
   msghdr message;
@@ -52,14 +50,23 @@ int receive(int channel, Message expected, int* fds) noexcept {
   message.msg_iovlen = 1;
   message.msg_control = control;
   message.msg_controllen = sizeof control;
-  const ssize_t got = ::recvmsg(channel, &message, MSG_CMSG_CLOEXEC);
+  count = 0;
+  const ssize_t got = ::recvmsg(socket, &message, MSG_CMSG_CLOEXEC | flags);
+  const cmsghdr* header = got >= 0 ? CMSG_FIRSTHDR(&message) : nullptr;
+  if (header == nullptr || header->cmsg_type != SCM_RIGHTS) return got;
+  count = (header->cmsg_len - CMSG_LEN(0)) / sizeof(int);
+  std::memcpy(fds, CMSG_DATA(header), count * sizeof(int));
+  return got;
+}
+
+// Waits for one message of the parent.
+std::size_t receive(int channel, Message expected, int* fds) noexcept {
+  StatusFrame frame;
+  std::size_t count = 0;
+  const std::ptrdiff_t got = receive_frame(channel, frame, fds, count, 0);
   // The parent is gone or gave up: nobody is left to tell.
   if (got != sizeof frame || frame.kind != expected) ::_exit(127);
-  const cmsghdr* header = CMSG_FIRSTHDR(&message);
-  if (header == nullptr || fds == nullptr) return 0;
-  const std::size_t bytes = header->cmsg_len - CMSG_LEN(0);
-  std::memcpy(fds, CMSG_DATA(header), bytes);
-  return static_cast<int>(bytes / sizeof(int));
+  return count;
 }
 
 namespace {
@@ -67,9 +74,9 @@ namespace {
 // init must not stay in the host's: /proc/1/net would show the guest the host's connections.
 // By descriptor: the guest's process has given up too much by now for us to look into it.
 void join_namespaces(const ChildPlan& plan, int sync) noexcept {
-  int fds[4];
-  const int count = receive(sync, Message::namespaces, fds);
-  for (int i = 0; i < count; ++i)
+  int fds[kMaxFrameFds];
+  const std::size_t count = receive(sync, Message::namespaces, fds);
+  for (std::size_t i = 0; i < count; ++i)
     if (::setns(fds[i], 0) != 0) fail(plan, Step::namespaces, 1);
 }
 
@@ -99,6 +106,11 @@ void become_init(const ChildPlan& plan, int init, int sync) noexcept {
   fail(moved, Step::init, 4);
 }
 
+void await_go(const ChildPlan& plan) noexcept {
+  int none[kMaxFrameFds];
+  (void)receive(plan.status, Message::go, none);
+}
+
 void become_guest_ids(const ChildPlan& plan) noexcept {
   if (!plan.set_ids) return;
   // Raw calls: glibc's wrappers signal all threads of a process that we are only a copy of.
@@ -110,11 +122,11 @@ void become_guest_ids(const ChildPlan& plan) noexcept {
 }
 
 void join_cgroups(const ChildPlan& plan, int channel) noexcept {
-  int fds[4];
-  const int count = receive(channel, Message::cgroups, fds);
-  for (int i = 0; i < count; ++i) {
+  int fds[kMaxFrameFds];
+  const std::size_t count = receive(channel, Message::cgroups, fds);
+  for (std::size_t i = 0; i < count; ++i) {
     // "0" is the writer itself: 0.05 ms here, against 8 to 12 ms when another process writes our pid.
-    if (::write(fds[i], "0", 1) != 1) fail(plan, Step::cgroup, static_cast<std::size_t>(i));
+    if (::write(fds[i], "0", 1) != 1) fail(plan, Step::cgroup, i);
     ::close(fds[i]);
   }
 }
@@ -152,7 +164,7 @@ void run_child(ChildPlan& plan) noexcept {
   ::close(host_proc);
   int proc = -1;
   clone_binds(plan);
-  (void)receive(plan.status, Message::go, nullptr);
+  await_go(plan);
   become_guest_ids(plan);
   const int root = enter_root(plan);
   for (std::size_t i = 0; i < plan.op_count; ++i) apply(plan, plan.ops[i], root, proc, i);

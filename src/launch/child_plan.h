@@ -157,7 +157,10 @@ static_assert(std::is_trivially_copyable_v<ChildPlan> && std::is_trivially_destr
 [[noreturn]] void fail(const ChildPlan& plan, Step step, std::size_t index = 0) noexcept;
 inline constexpr std::size_t kMaxFrameFds = 8;
 bool send_frame(int socket, const StatusFrame& frame, const int* fds = nullptr, std::size_t count = 0) noexcept;
-int receive(int channel, Message expected, int* fds) noexcept;
+// One frame with at most kMaxFrameFds descriptors; returns what recvmsg does.
+std::ptrdiff_t receive_frame(int socket, StatusFrame& frame, int* fds, std::size_t& count, int flags) noexcept;
+std::size_t receive(int channel, Message expected, int* fds) noexcept;
+void await_go(const ChildPlan& plan) noexcept;
 void loopback_up(const ChildPlan& plan) noexcept;
 // For limits that no cgroup binds, the supervisor looks in from outside.
 void send_probes(const ChildPlan& plan, int root, int proc) noexcept;

@@ -243,23 +243,11 @@ void reap() noexcept {
 // False at the end of the Broker's side.
 bool serve(const ChildPlan& plan) noexcept {
   StatusFrame request;
-  iovec data{&request, sizeof request};
-  alignas(cmsghdr) char control[CMSG_SPACE(kMaxFrameFds * sizeof(int))];
-  msghdr message;
-  std::memset(&message, 0, sizeof message);
-  message.msg_iov = &data;
-  message.msg_iovlen = 1;
-  message.msg_control = control;
-  message.msg_controllen = sizeof control;
-  const ssize_t got = ::recvmsg(kControl, &message, MSG_CMSG_CLOEXEC);
-  if (got < 0 && errno == EINTR) return true;
-  if (got != sizeof request) return false;
   int fds[kMaxFrameFds];
   std::size_t count = 0;
-  if (const cmsghdr* header = CMSG_FIRSTHDR(&message); header != nullptr) {
-    count = (header->cmsg_len - CMSG_LEN(0)) / sizeof(int);
-    std::memcpy(fds, CMSG_DATA(header), count * sizeof(int));
-  }
+  const std::ptrdiff_t got = receive_frame(kControl, request, fds, count, 0);
+  if (got < 0 && errno == EINTR) return true;
+  if (got != sizeof request) return false;
   if (request.kind == Message::blind) {
     blind();
     return true;
@@ -284,7 +272,7 @@ bool serve(const ChildPlan& plan) noexcept {
   const sched_param none{};
   (void)::syscall(SYS_sched_setscheduler, 0, SCHED_OTHER, &none);
   clone_binds(plan);
-  (void)receive(plan.status, Message::go, nullptr);
+  await_go(plan);
   become_guest_ids(plan);
   // The change of ids has closed us to /proc, and so our children: their id maps are files there, which we must write.
   // Nobody who could abuse that sees our pid namespace.

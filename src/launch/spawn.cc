@@ -247,23 +247,13 @@ Result<Spawned> spawn(const Plan& plan, const Command& command, std::array<int, 
 }
 
 FrameRead read_frame(int socket, StatusFrame& frame, FrameFds& fds) {
-  iovec data{&frame, sizeof frame};
-  alignas(cmsghdr) std::array<char, CMSG_SPACE(kMaxFrameFds * sizeof(int))> control{};
-  msghdr message{};
-  message.msg_iov = &data;
-  message.msg_iovlen = 1;
-  message.msg_control = control.data();
-  message.msg_controllen = control.size();
-  const ssize_t got = ::recvmsg(socket, &message, MSG_CMSG_CLOEXEC | MSG_DONTWAIT);
-  if (got < 0 && (errno == EAGAIN || errno == EINTR)) return FrameRead::nothing;
-  if (got != sizeof frame) return FrameRead::end;
-  if (const cmsghdr* header = CMSG_FIRSTHDR(&message); header != nullptr && header->cmsg_type == SCM_RIGHTS)
-    for (std::size_t i = 0; i < (header->cmsg_len - CMSG_LEN(0)) / sizeof(int) && i < fds.size(); ++i) {
-      int fd = -1;
-      std::memcpy(&fd, CMSG_DATA(header) + i * sizeof(int), sizeof fd);
-      fds[i] = Fd{fd};
-    }
-  return FrameRead::frame;
+  std::array<int, kMaxFrameFds> numbers{};
+  std::size_t count = 0;
+  const std::ptrdiff_t got = receive_frame(socket, frame, numbers.data(), count, MSG_DONTWAIT);
+  const int code = errno;
+  for (std::size_t i = 0; i < count; ++i) fds[i] = Fd{numbers[i]};
+  if (got < 0 && (code == EAGAIN || code == EINTR)) return FrameRead::nothing;
+  return got == sizeof frame ? FrameRead::frame : FrameRead::end;
 }
 
 void admit(const Spawned& box, std::span<const int> tasks) {

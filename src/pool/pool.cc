@@ -139,7 +139,6 @@ void Pool::on_maker() {
     case Message::failure:
       return fail(describe_failure(frame, plan_, command_));
     case Message::ready:
-      template_stands_ = true;
       if (auto cut = cut_zygote(); !cut) return fail(std::move(cut).error());
       break;
     case Message::cut:
@@ -189,10 +188,7 @@ void Pool::on_maker() {
 Result<void> Pool::cut_zygote() {
   auto [status, their_status] = PCTX_TRY(wire::pair(SOCK_SEQPACKET));
   auto [control, their_control] = PCTX_TRY(wire::pair(SOCK_SEQPACKET));
-  int words[2];
-  if (::pipe2(words, O_CLOEXEC | O_NONBLOCK) != 0) return os_error("cannot make a pipe");
-  Fd heard{words[0]};
-  Fd spoken{words[1]};
+  auto [heard, spoken] = PCTX_TRY(sys::make_pipe(O_NONBLOCK));
   BoxCgroup cgroup = PCTX_TRY(BoxCgroup::make(limits_of_zygote(plan_), unique_cgroup_name(kZygoteTag)));
   const std::vector<Fd> tasks = PCTX_TRY(cgroup.open_tasks());
   CutOrder order{.zygote = true,

@@ -83,7 +83,6 @@ class Pool {
   Listener listener_;
   Command command_;  // the Zygote's
   Maker maker_;
-  bool template_stands_ = false;
   Zygote zygote_;
   DenialLog denials_;  // of all Workers: they have their filter from the Zygote
   int denial_fd_ = -1;

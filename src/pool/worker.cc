@@ -35,12 +35,6 @@ std::uint16_t random_pid() {
   return static_cast<std::uint16_t>(300 + value % 30'000);
 }
 
-Result<std::pair<Fd, Fd>> make_pipe() {
-  int ends[2];
-  if (::pipe2(ends, O_CLOEXEC) != 0) return os_error("cannot make a pipe");
-  return std::pair{Fd{ends[0]}, Fd{ends[1]}};
-}
-
 Result<void> join_by_pid(int directory, pid_t pid) {
   return sys::write_at(directory, "cgroup.procs", std::to_string(pid));
 }
@@ -81,10 +75,11 @@ Result<void> Worker::cut(const Maker& maker) {
   tasks_ = PCTX_TRY(cgroup_.open_tasks());
   memory_event_ = cgroup_.watch_memory();
   auto [ours, theirs] = PCTX_TRY(wire::pair(SOCK_SEQPACKET));
-  auto [made, made_by] = PCTX_TRY(make_pipe());
+  auto [made, made_by] = PCTX_TRY(sys::make_pipe());
   std::tie(socket_, their_socket_) = PCTX_TRY(wire::pair(SOCK_STREAM));
-  std::tie(out_, their_out_) = PCTX_TRY(make_pipe());
-  std::tie(err_, their_err_) = PCTX_TRY(make_pipe());
+  sys::Pipe out = PCTX_TRY(sys::make_pipe()), err = PCTX_TRY(sys::make_pipe());
+  out_ = std::move(out.read_end), their_out_ = std::move(out.write_end);
+  err_ = std::move(err.read_end), their_err_ = std::move(err.write_end);
   // Each Worker's own: whoever shares an open file shares its flags.
   their_null_ = Fd{::open("/dev/null", O_RDWR | O_CLOEXEC)};
   if (!their_null_) return os_error("cannot open /dev/null");
@@ -203,17 +198,7 @@ void Worker::start_call() {
 }
 
 void Worker::check_limits() {
-  const Limits& limits = plan_.policy.limits;
-  bool over = false;
-  if (meter_) {
-    const TreeUsage tree = meter_.measure(limits.memory);
-    if (plan_.watchdog.memory && tree.memory > limits.memory) verdict_.memory_over = over = true;
-    if (plan_.watchdog.pids && tree.processes > limits.pids) verdict_.pids_over = over = true;
-    Millis cpu = tree.cpu;
-    if (const auto counted = cgroup_.usage().cpu_microseconds) cpu = Millis{static_cast<Millis::rep>(*counted / 1000)};
-    if (limits.cpu_time && cpu >= *limits.cpu_time) verdict_.cpu_time_over = over = true;
-  }
-  if (over) return kill();
+  if (over_limits(plan_, meter_, cgroup_, verdict_)) return kill();
   watch_ = loop_.after(kWatchInterval, [this] { check_limits(); });
 }
 

@@ -62,10 +62,9 @@ class Worker {
   void handed_over();
   void start_call();  // time counts from here
   void kill();
-  void look();              // it may have ended before anybody knew its pid
-  void discard();           // it is not wanted any more, which is no failure of its
-  bool box_stands() const;  // false from the end of its init on, before anybody has told us
-  bool was_lent() const { return lent_; }
+  void look();                                    // it may have ended before anybody knew its pid
+  void discard();                                 // it is not wanted any more, which is no failure of its
+  bool box_stands() const;                        // false from the end of its init on, before anybody has told us
   pid_t pid_below() const { return pid_below_; }  // as the maker sees it; 0 while there is none
   pid_t init() const { return init_; }            // as the host does
   pid_t pid() const { return pid_; }

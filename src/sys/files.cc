@@ -7,6 +7,8 @@
 
 #include <fmt/format.h>
 
+#include "sys/kernel_abi.h"
+
 namespace pctx::sys {
 
 Result<Fd> open_at(int dir, const std::string& path, int flags, unsigned mode) {
@@ -61,6 +63,22 @@ Result<void> write_all(int fd, std::string_view bytes) {
     bytes.remove_prefix(static_cast<std::size_t>(put));
   }
   return {};
+}
+
+Result<Pipe> make_pipe(int flags) {
+  int ends[2];
+  if (::pipe2(ends, O_CLOEXEC | flags) != 0) return os_error("cannot make a pipe");
+  return Pipe{Fd{ends[0]}, Fd{ends[1]}};
+}
+
+void close_all_but(std::span<const int> kept) noexcept {
+  unsigned next = 0;
+  for (const int number : kept) {
+    const auto fd = static_cast<unsigned>(number);
+    if (fd > next) (void)abi::close_range(next, fd - 1, 0);
+    next = fd + 1;
+  }
+  (void)abi::close_range(next, ~0U, 0);
 }
 
 std::string join(std::string_view directory, std::string_view name) {

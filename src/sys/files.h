@@ -24,6 +24,14 @@ std::optional<std::string> try_read_file(const std::string& path, std::size_t li
 Result<void> write_at(int dir, const std::string& path, std::string_view text);
 Result<void> write_all(int fd, std::string_view bytes);
 
+struct Pipe {
+  Fd read_end, write_end;
+};
+Result<Pipe> make_pipe(int flags = 0);  // O_CLOEXEC always
+
+// Closes every descriptor but these, which are in ascending order. Allocates nothing.
+void close_all_but(std::span<const int> kept) noexcept;
+
 std::string join(std::string_view directory, std::string_view name);
 std::vector<std::string_view> split(std::string_view text, char separator);
 // Whether the first line of `text` has `word` among its words: "cpu" is not "cpuset".

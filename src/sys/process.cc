@@ -11,6 +11,7 @@
 #include <fmt/format.h>
 
 #include "base/fd.h"
+#include "sys/files.h"
 
 extern char** environ;  // NOLINT(readability-redundant-declaration)
 
@@ -27,10 +28,7 @@ int wait_for(pid_t pid) {
 }  // namespace
 
 Result<std::string> output_of(const std::vector<std::string>& argv, std::size_t limit, Millis timeout) {
-  int ends[2];
-  if (::pipe2(ends, O_CLOEXEC) != 0) return os_error("cannot make a pipe");
-  const Fd read_end{ends[0]};
-  Fd write_end{ends[1]};
+  auto [read_end, write_end] = PCTX_TRY(make_pipe());
   posix_spawn_file_actions_t actions;
   ::posix_spawn_file_actions_init(&actions);
   ::posix_spawn_file_actions_addopen(&actions, 0, "/dev/null", O_RDONLY, 0);

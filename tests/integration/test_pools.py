@@ -3,29 +3,13 @@
 import json
 import os
 import re
-import shutil
 import subprocess
-import tempfile
 import time
 
 import pytest
 from pctx_sandbox import DependencyInstallError, sandbox
 
-
-@pytest.fixture(scope="module", autouse=True)
-def own_broker(sandbox_bin):
-    """Calls of this file go to a Broker that is gone afterwards."""
-    from pctx_sandbox import _broker
-
-    folder = tempfile.mkdtemp(prefix="pctx-p-", dir="/tmp")  # short: a socket's path has 107 bytes
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("PCTX_SANDBOX_SOCKET", f"{folder}/s")
-        patch.setenv("PCTX_SANDBOX_BINARY", sandbox_bin)
-        _broker.close_all()  # connections that are kept lead to the Broker of others
-        yield
-        _broker.close_all()
-        subprocess.run([sandbox_bin, "stop"], capture_output=True)
-    shutil.rmtree(folder)
+pytestmark = pytest.mark.usefixtures("own_broker")
 
 
 @sandbox

@@ -12,10 +12,10 @@ from pathlib import Path
 import pytest
 from pctx_sandbox import SandboxError, sandbox
 
+from broker import Broker, alive, children_of, comm, own_cgroups, wait_until
+
 # Minutes of killing and hanging on purpose: part of `make test-all`.
 pytestmark = pytest.mark.chaos
-
-from broker import Broker, alive, children_of, comm, own_cgroups, wait_until
 
 
 @sandbox(queue_timeout_sec=30)
