@@ -1,4 +1,4 @@
-"""Includes point one way: base <- sys <- policy <- plan <- launch <- box <- {env, pool} <- broker <- cli."""
+"""Includes point one way: base <- sys <- policy <- plan <- {launch, net} <- box <- {env, pool} <- broker <- cli."""
 
 import re
 
@@ -15,6 +15,7 @@ RANK = {
     "wire": 2,
     "plan": 3,
     "launch": 4,
+    "net": 4,
     "box": 5,
     "env": 6,
     "pool": 6,
