@@ -53,7 +53,7 @@ Word describe(const CLI::Option& option) {
   word.value = option.get_type_name();
   word.choices = listed_choices(word.value);
   if (word.value.starts_with("LAYER")) word.choices = layer_names();
-  if (word.value.starts_with("MODE")) word.choices = {"none", "host"};
+  if (word.value.starts_with("MODE")) word.choices = {"none", "allow:", "host"};
   const bool list = word.value.find("...") != std::string::npos;
   word.takes = list                                                               ? Takes::list
                : !word.choices.empty()                                            ? Takes::choice

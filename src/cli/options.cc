@@ -25,6 +25,7 @@ constexpr const char* kLimits = "Limits";
 constexpr const char* kFiles = "Files";
 constexpr const char* kPackages = "Python packages";
 constexpr const char* kIdentity = "Identity";
+constexpr const char* kNetwork = "Network";
 constexpr const char* kPolicy = "Policy";
 constexpr const char* kResult = "Terminal and result";
 
@@ -53,8 +54,14 @@ constexpr Option kOptions[] = {
     {kIdentity, "--hostname", "NAME", &RunArguments::hostname, "Host name in the box (default sandbox)"},
     {kIdentity, "--uid", "ID", &RunArguments::uid,
      "User id in the box (default 1000); 0 is root there and nobody on the host"},
-    {"Network", "--network", "MODE", &RunArguments::network,
-     "none (default), or host: everything this machine reaches"},
+    {kNetwork, "--network", "MODE", &RunArguments::network,
+     "none (default); allow:HOST[:PORT],... only these, by name; host: everything this machine reaches"},
+    {kNetwork, "--network-private", "CIDR,...", &RunArguments::network_private,
+     "Private addresses that an allowed name may have, which are closed otherwise"},
+    {kNetwork, "--net-rate", "SIZE", &RunArguments::net_rate, "Bytes per second in each direction"},
+    {kNetwork, "--net-bytes", "SIZE", &RunArguments::net_bytes, "Bytes that may leave the box in all"},
+    {kNetwork, "--net-connections", "N", &RunArguments::net_connections,
+     "Connections that may be open at once (default 256)"},
     {kPolicy, "--policy", "FILE", &RunArguments::policy, "Read a policy (JSON); options override it"},
     {kPolicy, "--seccomp", "FILE", &RunArguments::seccomp, "Replace the system call filter by an OCI profile"},
     {kPolicy, "--allow-degraded", "LAYER,...", &RunArguments::allow_degraded,
@@ -174,7 +181,11 @@ Result<Policy> to_policy(const RunArguments& a) {
     const std::uint64_t uid = PCTX_TRY(named("--uid", parse_count(*a.uid)));
     policy.uid = static_cast<std::uint32_t>(std::min<std::uint64_t>(uid, UINT32_MAX));
   }
-  PCTX_TRY(set("--network", a.network, policy.network, parse_network));
+  if (a.network) PCTX_TRY(named("--network", parse_network(*a.network, policy)));
+  PCTX_TRY(set("--network-private", a.network_private, policy.allowed.open_private, parse_private_ranges));
+  PCTX_TRY(set("--net-rate", a.net_rate, policy.allowed.rate, parse_size));
+  PCTX_TRY(set("--net-bytes", a.net_bytes, policy.allowed.bytes, parse_size));
+  PCTX_TRY(set("--net-connections", a.net_connections, policy.allowed.connections, parse_count));
   if (a.seccomp) policy.seccomp = *a.seccomp;
   if (a.allow_degraded) policy.allow_degraded |= PCTX_TRY(named("--allow-degraded", parse_layers(*a.allow_degraded)));
   if (a.require) policy.require |= PCTX_TRY(named("--require", parse_layers(*a.require)));

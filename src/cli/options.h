@@ -19,8 +19,8 @@ namespace pctx::cli {
 
 struct RunArguments {
   std::optional<std::string> memory, cpus, pids, timeout, cpu_time, disk, inodes, output, files, io_read, io_write;
-  std::optional<std::string> mnt, workdir, hostname, uid, network, policy, seccomp, report, allow_degraded, require,
-      python;
+  std::optional<std::string> mnt, workdir, hostname, uid, network, network_private, net_rate, net_bytes,
+      net_connections, policy, seccomp, report, allow_degraded, require, python;
   std::vector<std::string> ro, rw, tmpfs, env, with;
   bool tty = false, json = false, changed = false, print_policy = false, quiet = false;
   std::vector<std::string> command;

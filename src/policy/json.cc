@@ -174,14 +174,28 @@ Result<Policy> policy_from_json(std::string_view input, Policy policy) {
          return {};
        }},
   };
+  NetworkPolicy& allowed = policy.allowed;
+  const Table network_keys{
+      {"allow", [&](const Json& v) { return list("network.allow", v, allowed.rules, parse_net_rule); }},
+      {"private", [&](const Json& v) { return list("network.private", v, allowed.open_private, parse_private_range); }},
+      {"rate", field("network.rate", allowed.rate, size)},
+      {"bytes", field("network.bytes", allowed.bytes, size)},
+      {"connections", field("network.connections", allowed.connections, count)},
+  };
   const Table keys{
       {"limits", [&](const Json& value) { return read_object("limits", value, limit_keys); }},
       {"files", [&](const Json& value) { return read_object("files", value, file_keys); }},
       {"identity", [&](const Json& value) { return read_object("identity", value, identity_keys); }},
-      {"network", field("network", policy.network,
-                        [](std::string_view key, const Json& value) -> Result<Network> {
-                          return at(key, parse_network(PCTX_TRY(text(key, value))));
-                        })},
+      {"network",
+       [&](const Json& value) -> Result<void> {
+         if (value.is_object()) {
+           policy.network = Network::allow;
+           policy.allowed = {};
+           return read_object("network", value, network_keys);
+         }
+         if (!value.is_string()) return wrong("network", "\"none\", \"host\" or an object");
+         return at("network", parse_network(value.get<std::string>(), policy));
+       }},
       {"seccomp", field("seccomp", policy.seccomp, text)},
       {"require", [&](const Json& value) { return layers("require", value, policy.require); }},
       {"allow_degraded", [&](const Json& value) { return layers("allow_degraded", value, policy.allow_degraded); }},
@@ -190,6 +204,22 @@ Result<Policy> policy_from_json(std::string_view input, Policy policy) {
   for (std::vector<Bind>* binds : {&ro, &rw}) policy.binds.insert(policy.binds.end(), binds->begin(), binds->end());
   return policy;
 }
+
+namespace {
+
+Json network_json(const Policy& policy) {
+  if (policy.network != Network::allow) return policy.network == Network::none ? "none" : "host";
+  const NetworkPolicy& allowed = policy.allowed;
+  Json out{{"allow", Json::array()}};
+  for (const NetRule& rule : allowed.rules) out["allow"].push_back(to_string(rule));
+  for (const IpPrefix& prefix : allowed.open_private) out["private"].push_back(prefix.text());
+  if (allowed.rate) out["rate"] = *allowed.rate;
+  if (allowed.bytes) out["bytes"] = *allowed.bytes;
+  if (allowed.connections) out["connections"] = *allowed.connections;
+  return out;
+}
+
+}  // namespace
 
 std::string policy_to_json(const Policy& policy) {
   const Limits& limits = policy.limits;
@@ -214,7 +244,7 @@ std::string policy_to_json(const Policy& policy) {
   Json env = Json::object();
   for (const auto& [name, value] : policy.env) env[name] = value;
   out["identity"] = {{"env", env}, {"hostname", policy.hostname}, {"uid", policy.uid}};
-  out["network"] = policy.network == Network::none ? "none" : "host";
+  out["network"] = network_json(policy);
   if (policy.seccomp) out["seccomp"] = *policy.seccomp;
   for (const auto& [key, set] : {std::pair{"require", policy.require}, {"allow_degraded", policy.allow_degraded}})
     for (const LayerInfo& entry : kLayers)

@@ -47,10 +47,29 @@ Result<LayerSet> parse_layers(std::string_view text) {
   return set;
 }
 
-Result<Network> parse_network(std::string_view text) {
-  if (text == "none") return Network::none;
-  if (text == "host") return Network::host;
-  return usage_error(fmt::format("'{}' is not a network mode", text), "write none or host");
+Result<void> parse_network(std::string_view text, Policy& policy) {
+  constexpr std::string_view kAllow = "allow:";
+  if (text.starts_with(kAllow)) {
+    policy.allowed.rules = PCTX_TRY(parse_net_rules(text.substr(kAllow.size())));
+    policy.network = Network::allow;
+    return {};
+  }
+  if (text != "none" && text != "host")
+    return usage_error(fmt::format("'{}' is not a network mode", text), "write none, host or allow:HOST[:PORT],...");
+  policy.network = text == "none" ? Network::none : Network::host;
+  policy.allowed = {};
+  return {};
+}
+
+Result<std::vector<IpPrefix>> parse_private_ranges(std::string_view text) {
+  std::vector<IpPrefix> ranges;
+  for (bool more = true; more;) {
+    const std::size_t comma = text.find(',');
+    ranges.push_back(PCTX_TRY(parse_private_range(text.substr(0, comma))));
+    more = comma != std::string_view::npos;
+    if (more) text.remove_prefix(comma + 1);
+  }
+  return ranges;
 }
 
 }  // namespace pctx

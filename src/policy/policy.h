@@ -12,6 +12,7 @@
 #include "base/result.h"
 #include "base/units.h"
 #include "policy/layer.h"
+#include "policy/network.h"
 
 namespace pctx {
 
@@ -40,7 +41,7 @@ struct Tmpfs {
   std::uint64_t size = 64_MiB;
 };
 
-enum class Network { none, host };
+enum class Network { none, host, allow };
 
 struct Policy {
   Limits limits;
@@ -52,6 +53,7 @@ struct Policy {
   std::string hostname = "sandbox";
   std::uint32_t uid = 1000;
   Network network = Network::none;
+  NetworkPolicy allowed;               // with Network::allow
   std::optional<std::string> seccomp;  // path of an OCI profile that replaces the default filter
   LayerSet require;
   LayerSet allow_degraded;
@@ -62,7 +64,9 @@ Result<Bind> parse_bind(std::string_view text, bool writable);
 Result<Tmpfs> parse_tmpfs(std::string_view text);
 Result<std::pair<std::string, std::string>> parse_env(std::string_view text);
 Result<LayerSet> parse_layers(std::string_view comma_separated);
-Result<Network> parse_network(std::string_view text);
+// none, host, or allow:HOST,HOST…; with the first two, limits of the third that stood there before go.
+Result<void> parse_network(std::string_view text, Policy& policy);
+Result<std::vector<IpPrefix>> parse_private_ranges(std::string_view comma_separated);
 
 // Reads a policy file over `base`: keys that are absent keep the value they have there. Strict: an unknown key, a wrong
 // type or a value out of range is an error that names the key.

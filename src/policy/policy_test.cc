@@ -52,18 +52,22 @@ TEST_P(PolicyRefuses, and_names_the_place) {
 
 INSTANTIATE_TEST_SUITE_P(
     Inputs, PolicyRefuses,
-    testing::Values(Refused{R"({"limit": {}})", "limit"}, Refused{R"({"limits": {"mem": 1}})", "limits.mem"},
-                    Refused{R"({"limits": {"memory": "lots"}})", "limits.memory"},
-                    Refused{R"({"limits": {"pids": -1}})", "limits.pids"},
-                    Refused{R"({"limits": {"pids": 1.5}})", "limits.pids"}, Refused{R"({"limits": []})", "limits"},
-                    Refused{R"({"network": true})", "network"}, Refused{R"({"network": "lan"})", "network"},
-                    Refused{R"({"files": {"ro": "x"}})", "files.ro"},
-                    Refused{R"({"files": {"rw": ["/x"]}})", "files.rw"},
-                    Refused{R"({"identity": {"env": {"A": 1}}})", "identity.env.A"},
-                    Refused{R"({"identity": {"uid": 70000}})", "identity.uid"},
-                    Refused{R"({"require": ["armour"]})", "armour"},
-                    Refused{R"({"network": "none", "network": "host"})", "twice"}, Refused{R"([])", "object"},
-                    Refused{R"({)", "JSON"}, Refused{R"([[[[[[[[[[[[1]]]]]]]]]]]])", "deeper"}));
+    testing::Values(
+        Refused{R"({"limit": {}})", "limit"}, Refused{R"({"limits": {"mem": 1}})", "limits.mem"},
+        Refused{R"({"limits": {"memory": "lots"}})", "limits.memory"},
+        Refused{R"({"limits": {"pids": -1}})", "limits.pids"}, Refused{R"({"limits": {"pids": 1.5}})", "limits.pids"},
+        Refused{R"({"limits": []})", "limits"}, Refused{R"({"network": true})", "network"},
+        Refused{R"({"network": "lan"})", "network"}, Refused{R"({"network": {"allow": "a.example"}})", "network.allow"},
+        Refused{R"({"network": {"allow": ["http://a.example/"]}})", "network.allow"},
+        Refused{R"({"network": {"allow": [3]}})", "network.allow"},
+        Refused{R"({"network": {"allow": ["a.example"], "private": ["10.0.0.1/8"]}})", "network.private"},
+        Refused{R"({"network": {"allow": ["a.example"], "rate": "fast"}})", "network.rate"},
+        Refused{R"({"network": {"deny": []}})", "network.deny"}, Refused{R"({"files": {"ro": "x"}})", "files.ro"},
+        Refused{R"({"files": {"rw": ["/x"]}})", "files.rw"},
+        Refused{R"({"identity": {"env": {"A": 1}}})", "identity.env.A"},
+        Refused{R"({"identity": {"uid": 70000}})", "identity.uid"}, Refused{R"({"require": ["armour"]})", "armour"},
+        Refused{R"({"network": "none", "network": "host"})", "twice"}, Refused{R"([])", "object"},
+        Refused{R"({)", "JSON"}, Refused{R"([[[[[[[[[[[[1]]]]]]]]]]]])", "deeper"}));
 
 Policy with(void (*change)(Policy&)) {
   Policy policy;
@@ -111,6 +115,45 @@ TEST(Validate, a_layer_is_not_both_required_and_left_out) {
                  p.require.set(index(Layer::landlock));
                  p.allow_degraded.set(index(Layer::landlock));
                })).has_value());
+}
+
+TEST(PolicyNetwork, json_round_trip_keeps_the_list) {
+  const auto policy =
+      policy_from_json(R"({"network": {"allow": ["API.Example.com.", "*.example.org:443", "192.0.2.7:8080",
+    "[2001:db8::1]", "*:8443"], "private": ["10.1.2.0/24"], "rate": "5M", "bytes": "100M", "connections": 64}})");
+  ASSERT_TRUE(policy.has_value()) << policy.error().what;
+  EXPECT_EQ(policy->network, Network::allow);
+  EXPECT_EQ(policy->allowed.rules.size(), 5U);
+  EXPECT_EQ(policy->allowed.rate, 5_MiB);
+  EXPECT_TRUE(validate(*policy).has_value());
+  const auto again = policy_from_json(policy_to_json(*policy));
+  ASSERT_TRUE(again.has_value()) << again.error().what;
+  EXPECT_EQ(policy->allowed, again->allowed);
+}
+
+TEST(PolicyNetwork, the_command_line_replaces_the_file) {
+  Policy policy = *policy_from_json(R"({"network": {"allow": ["a.example"], "rate": "5M"}})");
+  ASSERT_TRUE(parse_network("allow:b.example,c.example:22", policy));
+  EXPECT_EQ(policy.allowed.rules.size(), 2U);
+  EXPECT_EQ(policy.allowed.rate, 5_MiB) << "what the line does not name stays";
+  ASSERT_TRUE(parse_network("none", policy));
+  EXPECT_TRUE(validate(policy)) << "a rate of nothing is no mistake of the line's";
+  EXPECT_FALSE(parse_network("allow:", policy));
+  EXPECT_FALSE(parse_network("allow:a.example,,b.example", policy));
+  EXPECT_FALSE(parse_network("allow", policy));
+}
+
+TEST(PolicyNetwork, limits_without_a_list_are_refused) {
+  for (const char* text : {R"({"network": {"allow": []}})", R"({"network": {}})", R"({"network": {"rate": "1M"}})"})
+    EXPECT_FALSE(validate(*policy_from_json(text)).has_value()) << text;
+  EXPECT_FALSE(validate(with([](Policy& p) { p.allowed.rate = 1_MiB; })).has_value());
+  EXPECT_FALSE(validate(with([](Policy& p) { p.allowed.open_private = *parse_private_ranges("10.1.2.0/24"); })));
+}
+
+TEST(PolicyNetwork, private_ranges_are_separated_by_commas) {
+  EXPECT_EQ(parse_private_ranges("10.1.2.0/24,fd00::/64")->size(), 2U);
+  EXPECT_FALSE(parse_private_ranges(""));
+  EXPECT_FALSE(parse_private_ranges("10.1.2.0/24,"));
 }
 
 TEST(ParseBind, reads_both_forms) {

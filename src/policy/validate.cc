@@ -74,6 +74,22 @@ Result<void> check_identity(const Policy& policy) {
   return {};
 }
 
+Result<void> check_network(const Policy& policy) {
+  const NetworkPolicy& allowed = policy.allowed;
+  const std::array<std::pair<const char*, bool>, 4> limits{{{"--network-private", !allowed.open_private.empty()},
+                                                            {"--net-rate", allowed.rate.has_value()},
+                                                            {"--net-bytes", allowed.bytes.has_value()},
+                                                            {"--net-connections", allowed.connections.has_value()}}};
+  if (policy.network != Network::allow) {
+    for (const auto& [option, given] : limits)
+      if (given)
+        return usage_error(fmt::format("{}: there is no list of hosts that it could be about", option),
+                           "name them with --network allow:HOST,...");
+    return {};
+  }
+  return validate(allowed);
+}
+
 }  // namespace
 
 Result<void> validate(const Policy& policy) {
@@ -102,6 +118,7 @@ Result<void> validate(const Policy& policy) {
     if (rate && *rate < 4096) return usage_error(fmt::format("{}: the rate is below 4096 bytes per second", name));
   PCTX_TRY(check_targets(policy));
   PCTX_TRY(check_identity(policy));
+  PCTX_TRY(check_network(policy));
   if (!policy.workdir.empty()) PCTX_TRY(check_guest_path("--workdir", policy.workdir));
   if (const LayerSet both = policy.require & policy.allow_degraded; both.any())
     for (const LayerInfo& entry : kLayers)
