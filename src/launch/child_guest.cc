@@ -46,7 +46,10 @@ constexpr int kSync = 4;
 void make_namespaces(const ChildPlan& plan) noexcept {
   if (plan.late_namespaces != 0 && ::unshare(plan.late_namespaces) != 0) fail(plan, Step::namespaces);
   if (plan.new_uts && ::sethostname(plan.hostname, plan.hostname_size) != 0) fail(plan, Step::hostname);
-  if (plan.new_network) loopback_up(plan);
+  if (plan.network != nullptr)
+    make_network(plan);
+  else if (plan.new_network)
+    loopback_up(plan);
   if (plan.send_probes) send_socket_probe(plan);
   // After joining, so that the box's own cgroup is the root of what it sees.
   if (plan.guest_channel >= 0) join_cgroups(plan, plan.guest_channel);

@@ -11,6 +11,7 @@
 #include <cstdint>
 #include <type_traits>
 
+#include "launch/child_network.h"
 #include "plan/plan.h"
 
 namespace pctx {
@@ -30,6 +31,7 @@ enum class Step : std::uint8_t {
   pivot,
   hostname,
   loopback,
+  network,
   cgroup,
   cgroup_namespace,
   init,
@@ -59,6 +61,7 @@ enum class Message : std::uint32_t {
   probes,       // + /proc of the box, + a directory of its scratch space
   sockets,      // + a socket that lists the box's sockets
   terminal,     // + pty master
+  network,      // + what the relay serves, see child_network.h
   namespaces,   // guest to pid 1: + its namespaces
   ready,        // maker: the template stands
   cut_zygote,   // to the maker: value = first pid, index = tag; + status, in, out, err, tasks…
@@ -118,7 +121,9 @@ struct ChildPlan {
   const char* attach_point;
   const char* const* settings;  // path, value, …, nullptr
   int late_namespaces;          // CLONE_NEW* that the child makes itself
-  bool new_network, new_uts, cgroup_namespace, cgroup_namespace_optional;
+  bool new_network;
+  const ChildNetwork* network;  // nullptr: nothing but loopback
+  bool new_uts, cgroup_namespace, cgroup_namespace_optional;
   uid_t uid;
   bool drop_groups, set_ids;
   const char* hostname;

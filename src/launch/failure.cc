@@ -88,6 +88,8 @@ Error describe_failure(const StatusFrame& frame, const Plan& plan, const Command
       return os_error("cannot set the box's host name", code);
     case Step::loopback:
       return os_error("cannot bring up the box's loopback", code);
+    case Step::network:
+      return os_error(fmt::format("cannot make the box's network (part {})", at), code);
     case Step::init:
       return os_error(fmt::format("cannot start the box's init (part {})", at), code);
     case Step::fork:

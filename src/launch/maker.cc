@@ -97,6 +97,7 @@ struct Order {
   ::close(sync[0]);
   std::memcpy(plan.std_fds, order.std_fds, sizeof plan.std_fds);
   plan.late_namespaces = 0;
+  plan.network = nullptr;
   plan.new_network = plan.new_uts = plan.cgroup_namespace = plan.set_ids = plan.spread = false;
   plan.send_probes = false;
   plan.guest_channel = -1;
@@ -111,7 +112,11 @@ struct Order {
   const int root = ::open("/", O_PATH | O_DIRECTORY | O_CLOEXEC);
   if (root < 0) fail(plan, Step::root);
   if (plan.new_uts && ::sethostname(plan.hostname, plan.hostname_size) != 0) fail(plan, Step::hostname);
-  if (plan.new_network) loopback_up(plan);
+  // A Zygote has no business with the network of its Workers.
+  if (plan.network != nullptr && !order.zygote)
+    make_network(plan);
+  else if (plan.new_network)
+    loopback_up(plan);
   for (std::size_t i = 0; i < order.task_count; ++i)
     if (::write(order.tasks[i], "0", 1) != 1) fail(plan, Step::cgroup, i);
   if (::unshare(CLONE_NEWCGROUP) != 0) fail(plan, Step::cgroup_namespace);

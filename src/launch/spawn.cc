@@ -12,6 +12,7 @@
 
 #include <fmt/format.h>
 
+#include "launch/netlink.h"
 #include "sys/diagnose.h"
 #include "sys/files.h"
 #include "sys/kernel_abi.h"
@@ -52,6 +53,8 @@ class ChildMemory {
   std::vector<ChildRule> rules;
   std::vector<ResourceLimit> rlimits;
   std::vector<Fd> trees;
+  NetlinkMessages local4, local6, watched4, watched6;
+  ChildNetwork network;
 
  private:
   std::deque<std::string> strings_;
@@ -123,6 +126,25 @@ Result<void> build_ops(const Plan& plan, ChildMemory& memory) {
   return {};
 }
 
+const ChildNetwork* build_network(const NetworkPlan& plan, ChildMemory& memory) {
+  memory.local4 = local_routes(plan, false);
+  memory.local6 = local_routes(plan, true);
+  memory.watched4 = watched_route(plan, false);
+  memory.watched6 = watched_route(plan, true);
+  const auto batch = [](const NetlinkMessages& messages) {
+    return NetlinkBatch{messages.bytes.data(), messages.bytes.size(), messages.last};
+  };
+  memory.network = {
+      .local4 = batch(memory.local4),
+      .local6 = batch(memory.local6),
+      .watched4 = batch(memory.watched4),
+      .watched6 = batch(memory.watched6),
+      .ports = plan.ports.data(),
+      .port_count = plan.ports.size(),
+      .watched = {static_cast<unsigned short>(plan.watched.size()), const_cast<sock_filter*>(plan.watched.data())}};
+  return &memory.network;
+}
+
 Result<ChildPlan> build(const Plan& plan, const Command& command, std::array<int, 3> std_fds, ChildMemory& memory) {
   PCTX_TRY(build_ops(plan, memory));
   std::vector<std::string> settings;
@@ -142,6 +164,7 @@ Result<ChildPlan> build(const Plan& plan, const Command& command, std::array<int
   child.settings = memory.list(settings);
   child.late_namespaces = static_cast<int>(plan.namespaces & kLateNamespaces);
   child.new_network = (plan.namespaces & CLONE_NEWNET) != 0;
+  if (plan.network) child.network = build_network(*plan.network, memory);
   child.new_uts = (plan.namespaces & CLONE_NEWUTS) != 0;
   child.cgroup_namespace = plan.cgroup_namespace;
   child.cgroup_namespace_optional = !plan.policy.require.test(index(Layer::cgroup_namespace));

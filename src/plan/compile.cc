@@ -161,6 +161,7 @@ Result<Plan> compile(const Policy& policy, const HostFeatures& host, const Compi
   plan.policy = policy;
   plan.terminal = inputs.terminal;
   plan_namespaces(plan, inputs);
+  PCTX_TRY(plan_network(plan));
   plan_ids(plan, host, inputs);
   PCTX_TRY(plan_root(plan, host, inputs));
   PCTX_TRY(plan_limits(plan, host));

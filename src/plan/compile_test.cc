@@ -66,7 +66,11 @@ TEST(Compile, golden_plans) {
   lent.binds = {{"/opt/tool", "/opt/tool", false}};
   lent.tmpfs = {{"/work", 8_MiB}};
   const LentPath data{"/data", true, 1000, 1000, 0700}, tool{"/opt/tool", true, 0, 0, 0755};
-  const Golden goldens[] = {{"root_v2", {}, root_host(), {.instance = 7}},
+  Policy named;
+  (void)parse_network("allow:api.example.com,*.example.org:443,192.0.2.7:8080", named);
+  named.allowed.rate = 5_MiB;
+  const Golden goldens[] = {{"allowed", named, user_host(), {.instance = 7}},
+                            {"root_v2", {}, root_host(), {.instance = 7}},
                             {"rootless", {}, user_host(), {.instance = 7}},
                             {"lent", lent, root_host(), {.binds = {tool}, .mnt = data, .instance = 7}}};
   for (const Golden& golden : goldens) {
@@ -86,6 +90,23 @@ TEST(Compile, all_namespaces_are_new) {
   EXPECT_EQ(plan->namespaces,
             std::uint64_t{CLONE_NEWUSER | CLONE_NEWPID | CLONE_NEWNS | CLONE_NEWNET | CLONE_NEWIPC | CLONE_NEWUTS});
   EXPECT_TRUE(plan->cgroup_namespace);
+}
+
+TEST(Compile, an_allow_list_needs_a_network_of_its_own) {
+  Policy policy;
+  ASSERT_TRUE(parse_network("allow:api.example.com", policy));
+  const auto plan = compile(policy, root_host(), {});
+  ASSERT_TRUE(plan) << plan.error().what;
+  ASSERT_TRUE(plan->network);
+  EXPECT_EQ(plan->network->ports, (std::vector<std::uint16_t>{80, 443}));
+  EXPECT_FALSE(plan->network->everything_is_local);
+  EXPECT_EQ(find(*plan, RootOpKind::file, "etc/resolv.conf")->text, "nameserver 198.18.0.1\n");
+  EXPECT_FALSE(compile({}, root_host(), {})->network);
+  EXPECT_EQ(find(*compile({}, root_host(), {}), RootOpKind::file, "etc/resolv.conf")->text, "");
+  CompileInputs inputs;
+  inputs.missing.set(index(Layer::network));
+  policy.allow_degraded.set(index(Layer::network));
+  EXPECT_FALSE(compile(policy, root_host(), inputs)) << "on the host's network nothing would bind";
 }
 
 TEST(Compile, everything_lent_of_the_system_is_read_only) {

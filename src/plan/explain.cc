@@ -1,5 +1,6 @@
 #include <fmt/format.h>
 
+#include "plan/network.h"
 #include "plan/plan.h"
 #include "sys/kernel_abi.h"
 
@@ -40,6 +41,21 @@ std::string line(const RootOp& op) {
   return "";
 }
 
+std::string network_lines(const Plan& plan) {
+  const NetworkPolicy& allowed = plan.policy.allowed;
+  std::string out = "network (through the relay)\n";
+  for (const NetRule& rule : allowed.rules) out += fmt::format("  allow    {}\n", to_string(rule));
+  for (const IpPrefix& prefix : allowed.open_private) out += fmt::format("  private  {}\n", prefix.text());
+  if (allowed.rate) out += fmt::format("  rate     {}/s in each direction\n", format_size(*allowed.rate));
+  if (allowed.bytes) out += fmt::format("  bytes    {} may leave\n", format_size(*allowed.bytes));
+  if (allowed.connections) out += fmt::format("  connections {}\n", *allowed.connections);
+  for (const IpPrefix& prefix : plan.network->local) out += fmt::format("  local    {}\n", prefix.text());
+  if (plan.network->everything_is_local) out += "  local    every other address\n";
+  out += fmt::format("  listen   {}\n", fmt::join(plan.network->ports, ", "));
+  out += fmt::format("  names    {} (the relay)\n", kNameServer);
+  return out;
+}
+
 }  // namespace
 
 std::string explain(const Plan& plan) {
@@ -57,6 +73,7 @@ std::string explain(const Plan& plan) {
   out += fmt::format("root (tmpfs, {})\n", plan.root_options);
   for (const RootOp& op : plan.root)
     if (op.kind != RootOpKind::directory) out += "  " + line(op) + "\n";
+  if (plan.network) out += network_lines(plan);
   if (!plan.cgroup_writes.empty()) out += "cgroup\n";
   for (const CgroupWrite& write : plan.cgroup_writes) out += fmt::format("  {} = {}\n", write.file, write.value);
   out += "resource limits\n ";

@@ -106,10 +106,21 @@ struct Watchdog {
   bool any() const { return memory || pids || cpu_time; }
 };
 
+// With an allow-list: what the box's own network holds. Every allowed host has a local address there, behind which the
+// relay answers; the relay itself is outside.
+struct NetworkPlan {
+  IpPrefix own4, own6;          // the box's own addresses
+  std::vector<IpPrefix> local;  // answered by the relay
+  bool everything_is_local = false;
+  std::vector<std::uint16_t> ports;  // TCP; 53 comes on top
+  std::vector<sock_filter> watched;  // for packets: attempts that nobody in the box answers
+};
+
 struct Plan {
   Policy policy;
   std::uint64_t namespaces = 0;  // CLONE_NEW*, all made by one clone but the cgroup namespace
   bool cgroup_namespace = false;
+  std::optional<NetworkPlan> network;  // Network::allow
   IdMap ids;
   std::string root_options;     // of the tmpfs that is root and scratch space
   std::string scratch_options;  // of the tmpfs that is scratch space only, where the root is shared
@@ -146,6 +157,7 @@ Result<Plan> compile(const Policy& policy, const HostFeatures& host, const Compi
 // The parts of `compile`, one file each.
 Result<void> plan_root(Plan& plan, const HostFeatures& host, const CompileInputs& inputs);
 Result<void> plan_limits(Plan& plan, const HostFeatures& host);
+Result<void> plan_network(Plan& plan);
 void plan_landlock(Plan& plan, const HostFeatures& host, const CompileInputs& inputs);
 Result<void> plan_filter(Plan& plan, const HostFeatures& host, const CompileInputs& inputs);
 

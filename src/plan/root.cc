@@ -3,6 +3,7 @@
 
 #include <fmt/format.h>
 
+#include "plan/network.h"
 #include "plan/plan.h"
 #include "sys/kernel_abi.h"
 
@@ -128,7 +129,7 @@ void synthetic_etc(RootBuilder& root, const Plan& plan) {
   if (policy.network == Network::host)
     root.bind("/etc/resolv.conf", "etc/resolv.conf", false, kLent);
   else
-    root.file("etc/resolv.conf", "");
+    root.file("etc/resolv.conf", plan.network ? fmt::format("nameserver {}\n", kNameServer) : "");
 }
 
 // Without mount_setattr only the top of a lent tree becomes read-only: what is mounted inside it would stay writable.
