@@ -1,0 +1,171 @@
+#include "net/client_hello.h"
+
+#include "policy/host_name.h"
+
+namespace pctx::net {
+namespace {
+
+constexpr std::uint8_t kChangeCipherSpec = 20, kAlert = 21, kHandshake = 22, kApplicationData = 23;
+constexpr std::uint8_t kClientHello = 1;
+constexpr std::size_t kRecordHeader = 5, kHandshakeHeader = 4, kMostRecord = 16384 + 2048;
+constexpr unsigned kMostRecords = 64;
+constexpr std::size_t kServerName = 0;
+// ECH as in the RFC, its drafts, and ESNI before it.
+constexpr std::size_t kEncryptedHellos[] = {0xfe0d, 0xfe0a, 0xfe09, 0xfe08, 0xff02, 0xff03, 0xffce, 0xfd00};
+
+// Takes length-prefixed pieces off the front; once short, stays short.
+class Cursor {
+ public:
+  explicit Cursor(std::string_view bytes) : rest_(bytes) {}
+  bool ok() const { return ok_; }
+  bool empty() const { return rest_.empty(); }
+
+  std::size_t number(std::size_t bytes) {
+    std::size_t value = 0;
+    for (const char c : take(bytes)) value = value << 8 | static_cast<unsigned char>(c);
+    return value;
+  }
+  std::string_view take(std::size_t size) {
+    if (!ok_ || size > rest_.size()) {
+      ok_ = false;
+      rest_ = {};
+      return {};
+    }
+    const std::string_view piece = rest_.substr(0, size);
+    rest_.remove_prefix(size);
+    return piece;
+  }
+  std::string_view vector(std::size_t length_bytes) { return take(number(length_bytes)); }
+
+ private:
+  std::string_view rest_;
+  bool ok_ = true;
+};
+
+// One name of type host_name, as every client sends it: with two, which one the server takes is its own affair.
+bool read_server_name(std::string_view extension, std::string& name) {
+  Cursor outer(extension);
+  Cursor list(outer.vector(2));
+  const std::size_t kind = list.number(1);
+  const std::string_view text = list.vector(2);
+  if (!outer.ok() || !outer.empty() || !list.ok() || !list.empty() || kind != 0) return false;
+  name = normal_name(text);
+  return true;
+}
+
+std::size_t number_at(std::string_view bytes, std::size_t at, std::size_t count) {
+  Cursor cursor(bytes.substr(at));
+  return cursor.number(count);
+}
+
+}  // namespace
+
+HelloRead read_client_hello(std::string_view body, ClientHello& hello) {
+  Cursor in(body);
+  const std::size_t version = in.number(2);
+  (void)in.take(32);   // random
+  (void)in.vector(1);  // session id
+  const std::string_view suites = in.vector(2);
+  const std::string_view compressions = in.vector(1);
+  if (!in.ok() || version >> 8 != 3 || suites.empty() || suites.size() % 2 != 0 || compressions.empty())
+    return HelloRead::broken;
+  if (in.empty()) return HelloRead::hello;  // older than extensions
+  Cursor extensions(in.vector(2));
+  if (!in.ok() || !in.empty()) return HelloRead::broken;
+  bool named = false;
+  while (!extensions.empty()) {
+    const std::size_t type = extensions.number(2);
+    const std::string_view data = extensions.vector(2);
+    if (!extensions.ok()) return HelloRead::broken;
+    if (type == kServerName) {
+      if (named || !read_server_name(data, hello.name)) return HelloRead::broken;
+      named = true;
+    }
+    for (const std::size_t encrypted : kEncryptedHellos) hello.encrypted = hello.encrypted || type == encrypted;
+  }
+  return HelloRead::hello;
+}
+
+bool TlsGate::feed(std::string_view bytes, std::string& out) {
+  if (phase_ == Phase::open) {
+    out += bytes;
+    return true;
+  }
+  held_ += bytes;
+  for (bool progress = true; progress && phase_ != Phase::open;) {
+    progress = false;
+    if (!step(progress)) return false;
+  }
+  // Between two hellos, records that were looked at may go; while one is being read, nothing may.
+  const std::size_t ready = phase_ == Phase::open ? held_.size() : phase_ == Phase::after ? at_ : 0;
+  out.append(held_, 0, ready);
+  held_.erase(0, ready);
+  at_ -= phase_ == Phase::open ? at_ : ready;
+  return held_.size() <= kMostHeld || cut("the TLS greeting is longer than 16 KiB");
+}
+
+// One record, if it is there. False: cut.
+bool TlsGate::step(bool& progress) {
+  const std::string_view rest = std::string_view{held_}.substr(at_);
+  if (!rest.empty() && phase_ == Phase::hello && static_cast<std::uint8_t>(rest[0]) != kHandshake &&
+      handshake_.empty() && !passed_)
+    return cut("what was sent is not TLS");
+  if (rest.size() < kRecordHeader) return true;
+  const auto type = static_cast<std::uint8_t>(rest[0]);
+  const std::size_t size = number_at(rest, 3, 2);
+  if (phase_ == Phase::hello && (type != kHandshake || rest[1] != 3 || size == 0 || size > kMostRecord))
+    return cut(passed_ ? "the TLS greeting is broken" : "what was sent is not TLS");
+  if (++records_ > kMostRecords) return cut("the TLS greeting comes in too many pieces");
+  if (phase_ == Phase::hello) {
+    --records_;
+    if (rest.size() < kRecordHeader + size)
+      return rest.size() <= kMostHeld || cut("the TLS greeting is longer than 16 KiB");
+    ++records_;
+    return progress = true, take_record();
+  }
+  // After the right hello: a second one comes only if the server asked for it, and must name the same host.
+  if (type == kHandshake) {
+    if (size < 6) return cut("the TLS greeting is broken");
+    if (rest.size() < kRecordHeader + 6) return --records_, true;
+    const bool again = static_cast<std::uint8_t>(rest[5]) == kClientHello && rest[9] == 3 && rest[10] <= 4;
+    phase_ = again ? Phase::hello : Phase::open;
+    return progress = true;
+  }
+  if (type != kChangeCipherSpec && type != kAlert) {
+    phase_ = Phase::open;
+    return progress = true;
+  }
+  if (rest.size() < kRecordHeader + size)
+    return rest.size() <= kMostHeld ? (--records_, true) : cut("the TLS greeting is broken");
+  at_ += kRecordHeader + size;
+  return progress = true;
+}
+
+bool TlsGate::take_record() {
+  const std::size_t size = number_at(held_, at_ + 3, 2);
+  handshake_.append(held_, at_ + kRecordHeader, size);
+  at_ += kRecordHeader + size;
+  if (static_cast<std::uint8_t>(handshake_[0]) != kClientHello) return cut("the TLS greeting is broken");
+  if (handshake_.size() < kHandshakeHeader) return true;
+  const std::size_t length = number_at(handshake_, 1, 3);
+  if (length + kHandshakeHeader > kMostHeld) return cut("the TLS greeting is longer than 16 KiB");
+  if (handshake_.size() < length + kHandshakeHeader) return true;
+  // A record that goes on behind the hello would be the start of something that nobody has looked at.
+  if (handshake_.size() > length + kHandshakeHeader) return cut("the TLS greeting is broken");
+  return check_hello();
+}
+
+bool TlsGate::check_hello() {
+  ClientHello hello;
+  if (read_client_hello(std::string_view{handshake_}.substr(kHandshakeHeader), hello) == HelloRead::broken)
+    return cut("the TLS greeting is broken");
+  if (hello.encrypted) return cut("the TLS greeting hides its server name (ECH)");
+  if (hello.name.empty()) return cut("the TLS greeting has no server name (SNI)");
+  if (!name_.empty() && hello.name != name_) return cut("the TLS server name (SNI) is another host's");
+  handshake_.clear();
+  passed_ = true;
+  phase_ = Phase::after;
+  return true;
+}
+
+}  // namespace pctx::net
