@@ -8,8 +8,8 @@ import re
 from collections.abc import Iterable, Mapping
 from typing import Any
 
+from . import _network
 from ._requirements import dependency_hash, normalise
-from .errors import SandboxError
 
 BACKENDS = ("auto", "namespaces", "podman", "microvm", "lima")
 RETURNS = ("data", "opaque")
@@ -35,10 +35,6 @@ _VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 MIB = 1 << 20
 
 
-class NetworkNotAvailableError(SandboxError, ValueError, NotImplementedError):
-    """`allow_network` was given names, which this version cannot enforce and therefore does not accept."""
-
-
 @dataclasses.dataclass(frozen=True)
 class Settings:
     """The arguments of one `@sandbox(...)`, valid and in normal form."""
@@ -47,6 +43,11 @@ class Settings:
     memory_mb: int
     timeout_sec: float
     cpus: float
+    allow_network: tuple[str, ...]
+    network_private: tuple[str, ...]
+    net_rate: int | str | None
+    net_bytes: int | str | None
+    net_connections: int | None
     disable_cache: bool
     pids: int
     disk_mb: int
@@ -76,7 +77,7 @@ class Settings:
         }
         if self.cpu_time_sec is not None:
             limits["cpu_time"] = self.cpu_time_sec
-        policy: dict[str, Any] = {"limits": limits, "network": "none"}
+        policy: dict[str, Any] = {"limits": limits, "network": self._network()}
         if self.env:
             policy["identity"] = {"env": dict(self.env)}
         if self.mnt_dir is not None:
@@ -87,18 +88,33 @@ class Settings:
             policy["allow_degraded"] = list(self.allow_degraded)
         return policy
 
+    def _network(self) -> str | dict[str, Any]:
+        if not self.allow_network:
+            return "none"
+        network: dict[str, Any] = {"allow": list(self.allow_network)}
+        if self.network_private:
+            network["private"] = list(self.network_private)
+        for key, value in (("rate", self.net_rate), ("bytes", self.net_bytes), ("connections", self.net_connections)):
+            if value is not None:
+                network[key] = value
+        return network
+
     def public(self) -> dict[str, Any]:
         """What `_sandbox_config` shows."""
         shown = dataclasses.asdict(self)
         shown["dependencies"] = list(self.dependencies)
         shown["env"] = dict(self.env)
-        shown["allow_network"] = None
+        shown["allow_network"] = list(self.allow_network) or None
         return shown
 
 
 def make_settings(
     dependencies: Iterable[str] | None,
     allow_network: object,
+    network_private: Iterable[str],
+    net_rate: object,
+    net_bytes: object,
+    net_connections: object,
     env: Mapping[str, str] | None,
     mnt_dir: str | os.PathLike[str] | None,
     include: Iterable[str],
@@ -107,7 +123,16 @@ def make_settings(
     **plain: Any,
 ) -> Settings:
     """Checks every argument. TypeError for a wrong kind, ValueError for a wrong value, each with what to write."""
-    _check_network(allow_network)
+    allowed = _network.check_entries(allow_network)
+    companions: dict[str, Any] = {
+        "network_private": _network.check_private(network_private),
+        "net_rate": _network.check_amount("net_rate", net_rate),
+        "net_bytes": _network.check_amount("net_bytes", net_bytes),
+        "net_connections": _network.check_count("net_connections", net_connections, most=_network.MOST_CONNECTIONS),
+    }
+    for name, value in companions.items():
+        if value and not allowed:
+            raise ValueError(f"{name} says something about allow_network, which is not there")
     wanted = normalise(dependencies)
     for name, least in (("memory_mb", 16), ("pids", 1), ("disk_mb", 1), ("inodes", 16)):
         _check_number(name, plain[name], least, whole=True)
@@ -121,33 +146,16 @@ def make_settings(
     _check_choice("backend", plain["backend"], BACKENDS)
     return Settings(
         dependencies=wanted,
+        allow_network=allowed,
         env=_check_env(env),
         mnt_dir=None if mnt_dir is None else os.path.abspath(_check_path(mnt_dir)),
         include=_check_names("include", include),
         require=_check_layers("require", require),
         allow_degraded=_check_layers("allow_degraded", allow_degraded),
         dep_hash=dependency_hash(wanted),
+        **companions,
         **plain,
     )
-
-
-def _check_network(allow_network: object) -> None:
-    if allow_network is None:
-        return
-    form = 'allow_network=["api.example.com"]'
-    if isinstance(allow_network, bool):
-        raise TypeError(
-            f"allow_network takes a list of host names, {form}, not {allow_network}; leave it out for no network"
-        )
-    if isinstance(allow_network, str):
-        raise TypeError(f"allow_network takes a list of host names: allow_network=[{allow_network!r}]")
-    if not isinstance(allow_network, list | tuple | set | frozenset):
-        raise TypeError(f"allow_network takes a list of host names, {form}, not {type(allow_network).__name__}")
-    if allow_network:
-        raise NetworkNotAvailableError(
-            "allow_network is not available in this version and is never ignored; leave it out, fetch what the "
-            "function needs before the call and pass it as an argument"
-        )
 
 
 def _check_number(name: str, value: object, least: float, *, whole: bool) -> None:

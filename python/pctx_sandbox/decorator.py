@@ -56,6 +56,10 @@ def sandbox(
     allow_network: Iterable[str] | None = None,
     disable_cache: bool = False,
     *,
+    network_private: Iterable[str] = (),
+    net_rate: int | str | None = None,
+    net_bytes: int | str | None = None,
+    net_connections: int | None = None,
     pids: int = 64,
     disk_mb: int = 256,
     inodes: int = 20000,
@@ -79,6 +83,10 @@ def sandbox(
     allow_network: Iterable[str] | None = None,
     disable_cache: bool = False,
     *,
+    network_private: Iterable[str] = (),
+    net_rate: int | str | None = None,
+    net_bytes: int | str | None = None,
+    net_connections: int | None = None,
     pids: int = 64,
     disk_mb: int = 256,
     inodes: int = 20000,
@@ -100,6 +108,9 @@ def sandbox(
     Limits: `memory_mb`, `timeout_sec` (from the function's start), `cpus`, `pids`, `disk_mb`, `inodes`, `output_mb`,
     `cpu_time_sec`; building and waiting have `build_timeout_sec` and `queue_timeout_sec`. `env` are variables inside,
     `mnt_dir` a folder lent read-write, `include` own packages to ship, `returns="opaque"` keeps the result sealed.
+    `allow_network` names the hosts that can be reached ("api.example.com", "*.example.org:443"), `network_private`
+    ranges that stay closed otherwise; `net_rate` bounds bytes per second, `net_bytes` what may leave in all,
+    `net_connections` how many connections may be made.
     """
     if isinstance(dependencies, type):
         _check_function(dependencies)
@@ -110,6 +121,10 @@ def sandbox(
         timeout_sec=timeout_sec,
         cpus=cpus,
         allow_network=allow_network,
+        network_private=network_private,
+        net_rate=net_rate,
+        net_bytes=net_bytes,
+        net_connections=net_connections,
         disable_cache=disable_cache,
         pids=pids,
         disk_mb=disk_mb,

@@ -176,8 +176,10 @@ class TestNetworkIsolation:
         assert caught.value.error_type == "socket.gaierror"
 
     def test_the_network_is_not_opened_by_asking(self):
-        with pytest.raises(Exception, match="allow_network"):
-            attacked(len, "x", allow_network=["example.com"])
+        with pytest.raises(TypeError, match="allow_network"):
+            attacked(len, "x", allow_network=True)
+        with pytest.raises(ValueError, match="allow_network"):
+            attacked(len, "x", allow_network=["http://example.com/"])
 
 
 class TestProcessIsolation:
