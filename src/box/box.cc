@@ -14,6 +14,7 @@
 
 #include "box/cgroup.h"
 #include "box/janitor.h"
+#include "box/network.h"
 #include "box/pty.h"
 #include "box/stream.h"
 #include "box/watchdog.h"
@@ -77,6 +78,8 @@ class Supervisor {
   void kill_box();
   void on_status();
   void on_signal();
+  void on_network(const StatusFrame& frame, FrameFds& fds);
+  void collect_record();
   void check_limits();
   int wait_budget() const;
 
@@ -94,6 +97,11 @@ class Supervisor {
   RawTerminal raw_;
   Stream in_, out_, err_;
   DenialLog denials_;
+  RelayKeeper relay_;
+  EndsReader ends_;
+  std::uint32_t network_ = 0;  // this box, as the relay calls it
+  bool attempts_seen_ = true;
+  std::optional<NetworkRecord> record_;
   std::optional<FolderSnapshot> before_;
   Fd mnt_;
   Clock::time_point started_, next_check_, next_tick_;
@@ -131,6 +139,7 @@ Result<void> Supervisor::start() {
     for (const Fd& fd : tasks) numbers.push_back(fd.get());
     admit(box_, numbers);
   }
+  if (plan_.network) PCTX_TRY(relay_.start());
   memory_event_ = cgroup_.watch_memory();
   janitor_ = Janitor::start(cgroup_);
   if (plan_.terminal) return {};  // the streams are the pty's, which comes with Message::terminal
@@ -180,6 +189,9 @@ void Supervisor::on_status() {
     case Message::sockets:
       meter_.watch_sockets(std::move(fds[0]), (plan_.namespaces & CLONE_NEWNET) != 0);
       break;
+    case Message::network:
+      on_network(frame, fds);
+      break;
     case Message::terminal:
       master_ = std::move(fds[0]);
       copy_window_size(STDIN_FILENO, master_.get());
@@ -189,6 +201,35 @@ void Supervisor::on_status() {
     default:
       break;
   }
+}
+
+void Supervisor::on_network(const StatusFrame& frame, FrameFds& fds) {
+  auto whole = ends_.take(plan_, frame, fds);
+  if (whole && !*whole) return;
+  auto added = Result<std::uint32_t>{0U};
+  if (whole) {
+    attempts_seen_ = attempts_are_seen(ends_.ends);
+    added = relay_.add(plan_.policy.allowed, std::move(ends_.ends));
+  }
+  if (whole && added) {
+    network_ = *added;
+    return;
+  }
+  if (!failure_) failure_ = whole ? std::move(added).error() : std::move(whole).error();
+  (void)abi::pidfd_send_signal(box_.pidfd.get(), SIGKILL);
+}
+
+// What the guest said last may still be on its way through the relay: it tells when all of it has been.
+void Supervisor::collect_record() {
+  if (!plan_.network) return;
+  constexpr auto kPatience = std::chrono::seconds{5};
+  if (network_ != 0) relay_.remove(network_, [&](NetworkRecord record) { record_ = std::move(record); });
+  const auto until = Clock::now() + kPatience;
+  while (network_ != 0 && !record_ && Clock::now() < until && relay_.fd() >= 0) {
+    pollfd told{relay_.fd(), POLLIN, 0};
+    if (::poll(&told, 1, 100) > 0) relay_.serve();
+  }
+  if (!record_) record_ = NetworkRecord{.connections = {}, .complete = false};
 }
 
 void Supervisor::on_signal() {
@@ -240,6 +281,7 @@ Result<void> Supervisor::supervise() {
     signal,
     memory,
     denial,
+    relay,
     in_read,
     in_write,
     out_read,
@@ -256,6 +298,7 @@ Result<void> Supervisor::supervise() {
     watch(signal, signals_.fd(), POLLIN);
     watch(memory, memory_event_.get(), POLLIN);
     watch(denial, denials_.poll_fd(Clock::now()), POLLIN);
+    watch(relay, relay_.fd(), POLLIN);
     watch(in_read, in_.read_fd(), POLLIN);
     watch(in_write, in_.write_fd(), POLLOUT);
     watch(out_read, out_.read_fd(), POLLIN);
@@ -275,6 +318,13 @@ Result<void> Supervisor::supervise() {
       denials_.serve(Clock::now());
     else if (ready(denial))
       denials_.close();
+    if (ready(relay)) {
+      relay_.serve();
+      if (relay_.failure() && !failure_) {
+        failure_ = relay_.failure();
+        (void)abi::pidfd_send_signal(box_.pidfd.get(), SIGKILL);
+      }
+    }
     if (ready(in_read)) in_.on_readable();
     if (ready(in_write)) in_.on_writable();
     if (ready(out_read)) out_.on_readable();
@@ -311,6 +361,7 @@ Result<Ending> Supervisor::finish() {
   janitor_.dismiss();
   if (!removed) return std::move(removed).error();
   if (failure_) return *std::move(failure_);
+  collect_record();
   // Killed from outside, or by the kernel for memory: init had no time to tell.
   if (!ended_) verdict_.wait_status = SIGKILL;
   if (cgroup.oom_kills > 0) verdict_.memory_over = true;
@@ -322,6 +373,8 @@ Result<Ending> Supervisor::finish() {
   receipt.truncated = budget_.exceeded;
   receipt.denials = denials_.denials();
   receipt.denials_recorded = plan_.listener;
+  receipt.network = std::move(record_);
+  receipt.attempts_recorded = attempts_seen_;
   Usage& usage = receipt.usage;
   const auto millis = [](const timeval& time) { return Millis{time.tv_sec * 1000 + time.tv_usec / 1000}; };
   // init reaped every process of the box, the kernel the rest: its rusage is the tree's.

@@ -24,6 +24,27 @@ Json outcome_json(const Outcome& outcome) {
   return json;
 }
 
+Json network_json(const NetworkRecord& record, bool attempts_recorded) {
+  Json json{{"connections", Json::array()}};
+  for (const ConnectionRecord& each : record.connections)
+    json["connections"].push_back({{"name", each.name.empty() ? Json() : Json(printable_path(each.name))},
+                                   {"address", each.address.empty() ? Json() : Json(each.address)},
+                                   {"port", each.port},
+                                   {"transport", each.transport},
+                                   {"allowed", each.allowed},
+                                   {"reason", each.reason.empty() ? Json() : Json(each.reason)},
+                                   {"check", each.check.empty() ? Json() : Json(each.check)},
+                                   {"sent", each.sent},
+                                   {"received", each.received},
+                                   {"count", each.count}});
+  json["left_out"] = record.left_out;
+  json["sent"] = record.sent;
+  json["received"] = record.received;
+  json["complete"] = record.complete;
+  json["attempts_recorded"] = attempts_recorded;
+  return json;
+}
+
 Json receipt_json(const Receipt& receipt) {
   Json json;
   for (const LayerInfo& entry : kLayers) {
@@ -44,6 +65,7 @@ Json receipt_json(const Receipt& receipt) {
     json["denials"].push_back(
         {{"syscall", denial.syscall}, {"detail", denial.detail}, {"answer", denial.answer}, {"count", denial.count}});
   json["denials_recorded"] = receipt.denials_recorded;
+  if (receipt.network) json["network"] = network_json(*receipt.network, receipt.attempts_recorded);
   return json;
 }
 

@@ -10,6 +10,7 @@
 #include "box/collect.h"
 #include "box/denials.h"
 #include "box/outcome.h"
+#include "net/relay.h"
 #include "plan/plan.h"
 
 namespace pctx {
@@ -29,6 +30,8 @@ struct Receipt {
   bool truncated = false;  // output beyond the limit was cut off
   std::vector<Denial> denials;
   bool denials_recorded = true;
+  std::optional<NetworkRecord> network;  // with an allow-list
+  bool attempts_recorded = true;         // of reaching something else by its address
 };
 
 struct Ending {

@@ -138,6 +138,10 @@ Result<void> plan_limits(Plan& plan, const HostFeatures& host) {
   note(plan, "files", std::to_string(limits.files), "rlimit");
   for (const auto& [name, rate] : {std::pair{"io_read", limits.io_read}, {"io_write", limits.io_write}})
     if (rate) note(plan, name, format_size(*rate) + "/s", plan.cgroup.version == CgroupVersion::v2 ? by : "not bound");
+  const NetworkPolicy& allowed = plan.policy.allowed;
+  if (allowed.rate) note(plan, "net_rate", format_size(*allowed.rate) + "/s", "relay");
+  if (allowed.bytes) note(plan, "net_bytes", format_size(*allowed.bytes), "relay");
+  if (allowed.connections) note(plan, "net_connections", std::to_string(*allowed.connections), "relay");
   return {};
 }
 
