@@ -52,12 +52,15 @@ class Broker {
   void on_pool_failed(const std::string& key, const Error& error);
   void finish(Session& session);
   void tick();
+  void watch_relay();
   std::size_t alive() const;
   std::string status() const;
 
   sys::Loop& loop_;
   Fd listener_;
   const BrokerOptions options_;
+  RelayKeeper relay_;
+  int relay_fd_ = -1;
   std::map<int, std::unique_ptr<Session>> sessions_;
   std::map<std::string, Entry> pools_;
   std::map<const Worker*, Session*> tenants_;
@@ -161,12 +164,29 @@ Result<Broker::Entry*> Broker::entry_for(const PoolSpec& spec) {
   const std::string key = spec.key();
   if (const auto found = pools_.find(key); found != pools_.end()) return &found->second;
   Entry entry;
-  entry.pool = PCTX_TRY(Pool::start(loop_, spec,
+  entry.pool = PCTX_TRY(Pool::start(loop_, spec, relay_,
                                     {.available = [this, key] { serve_queue(key); },
                                      .ended = [this](Worker& worker) { on_ended(worker); },
                                      .failed = [this, key](const Error& error) { on_pool_failed(key, error); },
                                      .room = [this] { return alive() < options_.max_workers; }}));
+  watch_relay();
   return &pools_.emplace(key, std::move(entry)).first->second;
+}
+
+// The one relay of all pools. It starts with the first one that has an allow-list, and may be another one after
+// `serve`.
+void Broker::watch_relay() {
+  if (relay_.fd() == relay_fd_) return;
+  loop_.forget(relay_fd_);
+  relay_fd_ = relay_.fd();
+  if (relay_fd_ < 0) return;
+  loop_.watch(relay_fd_, EPOLLIN, [this](std::uint32_t) {
+    const int before = relay_fd_;
+    loop_.forget(before);  // it may be closed, and its number taken by the next one
+    relay_fd_ = -1;
+    relay_.serve();
+    watch_relay();
+  });
 }
 
 void Broker::ask(Session& session, const PoolSpec& spec, Millis patience) {
@@ -280,6 +300,7 @@ std::size_t Broker::alive() const {
 
 void Broker::tick() {
   const auto now = Clock::now();
+  relay_.refresh();
   std::erase_if(leaving_, [](const auto& pool) { return pool->idle(); });
   for (auto entry = pools_.begin(); entry != pools_.end();) {
     Entry& each = entry->second;

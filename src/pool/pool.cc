@@ -60,15 +60,17 @@ Error talks_out_of_turn() {
 
 }  // namespace
 
-Result<std::unique_ptr<Pool>> Pool::start(sys::Loop& loop, const PoolSpec& spec, Listener listener) {
+Result<std::unique_ptr<Pool>> Pool::start(sys::Loop& loop, const PoolSpec& spec, RelayKeeper& relay,
+                                          Listener listener) {
   Policy policy = spec.policy;
-  if (policy.network != Network::none)
+  if (policy.network == Network::host)
     return usage_error("a Worker has no network of the host's", "leave 'network' out of the policy");
   lend_support(spec, policy);
   CompileInputs inputs;
   inputs.pool = true;
   Plan plan = PCTX_TRY(compile_here(policy, std::move(inputs)));
-  std::unique_ptr<Pool> pool{new Pool(loop, std::move(plan), std::move(listener))};
+  if (plan.network) PCTX_TRY(relay.start());
+  std::unique_ptr<Pool> pool{new Pool(loop, std::move(plan), relay, std::move(listener))};
   // Forks and imports take their Zygote's own time, of which no call may use up the rest.
   std::erase_if(pool->plan_.rlimits, [](const ResourceLimit& limit) { return limit.resource == RLIMIT_CPU; });
   // Every process below the maker counts for the Zygote's own fork; Workers get theirs when they are made.
@@ -406,7 +408,7 @@ void Pool::add_worker() {
   do {
     if (++next_tag_ <= kZygoteTag) next_tag_ = kZygoteTag + 1;
   } while (std::any_of(workers_.begin(), workers_.end(), [&](const auto& w) { return w->tag() == next_tag_; }));
-  const Worker::Surroundings around{maker_.pid,
+  const Worker::Surroundings around{relay_, maker_.pid,
                                     [this] {
                                       std::set<pid_t> known{zygote_.pid};
                                       for (const auto& each : workers_) known.insert({each->init(), each->pid()});

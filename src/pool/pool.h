@@ -34,7 +34,8 @@ class Pool {
     std::function<bool()> room;                // one more Worker may live
   };
 
-  static Result<std::unique_ptr<Pool>> start(sys::Loop& loop, const PoolSpec& spec, Listener listener);
+  static Result<std::unique_ptr<Pool>> start(sys::Loop& loop, const PoolSpec& spec, RelayKeeper& relay,
+                                             Listener listener);
   ~Pool();
   Pool(const Pool&) = delete;
   Pool& operator=(const Pool&) = delete;
@@ -59,7 +60,8 @@ class Pool {
     Clock::time_point since;
   };
 
-  Pool(sys::Loop& loop, Plan plan, Listener listener) : loop_(loop), plan_(std::move(plan)), listener_(listener) {}
+  Pool(sys::Loop& loop, Plan plan, RelayKeeper& relay, Listener listener)
+      : loop_(loop), plan_(std::move(plan)), relay_(relay), listener_(listener) {}
   void on_maker();
   void on_zygote_status();
   void on_zygote_end();
@@ -80,6 +82,7 @@ class Pool {
 
   sys::Loop& loop_;
   Plan plan_;
+  RelayKeeper& relay_;  // the Broker's one
   Listener listener_;
   Command command_;  // the Zygote's
   Maker maker_;

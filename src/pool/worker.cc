@@ -25,6 +25,7 @@ using Clock = std::chrono::steady_clock;
 
 // From the order to the first sign of life; nobody waits that long, but nothing may stay half made.
 constexpr auto kPatience = std::chrono::seconds{30};
+constexpr auto kRecordPatience = std::chrono::seconds{5};
 
 // From a wide range: libraries notice a fork by the pid, so no two Workers of a Zygote, and never the Zygote, share
 // one.
@@ -55,6 +56,7 @@ Worker::~Worker() {
   loop_.cancel(watch_);
   for (const Fd* fd : {&status_, &made_, &memory_event_, &socket_}) loop_.forget(fd->get());
   if (pidfd_) (void)abi::pidfd_send_signal(pidfd_.get(), SIGKILL);
+  if (network_ != 0) around_.relay.remove(network_, [](const NetworkRecord&) {});
 }
 
 void Worker::become(State state) {
@@ -235,12 +237,25 @@ void Worker::on_status() {
     case Message::probes:
       meter_.watch_tree(std::move(fds[0]), std::move(fds[1]));
       break;
+    case Message::network:
+      return on_network(frame, fds);
     case Message::sockets:
       meter_.watch_sockets(std::move(fds[0]), true);
       break;
     default:
       break;
   }
+}
+
+// Its network is ready before it waits: init, which lets anything be forked into the box, starts after this.
+void Worker::on_network(const StatusFrame& frame, FrameFds& fds) {
+  auto whole = ends_.take(plan_, frame, fds);
+  if (!whole) return fail(std::move(whole).error());
+  if (!*whole) return;
+  attempts_seen_ = attempts_are_seen(ends_.ends);
+  auto added = around_.relay.add(plan_.policy.allowed, std::move(ends_.ends));
+  if (!added) return fail(std::move(added).error());
+  network_ = *added;
 }
 
 // What it left behind in its box goes with the box's init.
@@ -268,7 +283,19 @@ void Worker::on_reaped(Millis cpu) {
   pidfd_.reset();
   if (state_ < State::waiting && !discarded_ && !error_)
     error_ = unavailable("a Worker ended before it was ready", "try again");
-  become(State::ended);
+  end();
+}
+
+// Its receipt needs what the relay has written down, which comes a moment later.
+void Worker::end() {
+  if (network_ == 0) return become(State::ended);
+  patience_ = loop_.after(kRecordPatience, [this] { become(State::ended); });
+  around_.relay.remove(std::exchange(network_, 0), [this, alive = std::weak_ptr<bool>{alive_}](NetworkRecord record) {
+    if (alive.expired() || state_ == State::ended) return;
+    loop_.cancel(patience_);
+    record_ = std::move(record);
+    become(State::ended);
+  });
 }
 
 Ending Worker::ending() const {
@@ -282,6 +309,8 @@ Ending Worker::ending() const {
   receipt.limits = plan_.bindings;
   receipt.denials = denials_;
   receipt.denials_recorded = plan_.listener;
+  if (plan_.network) receipt.network = record_.value_or(NetworkRecord{.connections = {}, .complete = false});
+  receipt.attempts_recorded = attempts_seen_;
   receipt.usage.wall = std::chrono::round<Millis>(ended_at_ - started_);
   receipt.usage.cpu =
       usage_.cpu_microseconds ? Millis{static_cast<Millis::rep>(*usage_.cpu_microseconds / 1000)} : reaped_cpu_;

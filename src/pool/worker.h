@@ -7,6 +7,7 @@
 
 #include "base/fd.h"
 #include "box/cgroup.h"
+#include "box/network.h"
 #include "box/outcome.h"
 #include "box/receipt.h"
 #include "box/watchdog.h"
@@ -38,6 +39,7 @@ class Worker {
   // `changed` is called after every change of state, from the loop.
   // `known` are the host's pids of all other children of the maker's.
   struct Surroundings {
+    RelayKeeper& relay;
     pid_t maker;
     std::function<std::set<pid_t>()> known;
     std::function<pid_t()> zygote;
@@ -81,6 +83,8 @@ class Worker {
   void on_ready_byte();
   void check_limits();
   Result<void> inspect();
+  void on_network(const StatusFrame& frame, FrameFds& fds);
+  void end();
 
   sys::Loop& loop_;
   const Plan& plan_;
@@ -97,6 +101,11 @@ class Worker {
   Fd socket_, out_, err_;                                 // the caller's ends
   Fd their_null_, their_socket_, their_out_, their_err_;  // until we know them again in the Worker
   TreeMeter meter_;
+  EndsReader ends_;
+  std::uint32_t network_ = 0;  // as the relay calls it; 0: it has none, or none any more
+  bool attempts_seen_ = true;
+  std::optional<NetworkRecord> record_;
+  std::shared_ptr<bool> alive_ = std::make_shared<bool>(true);  // for answers that may come after us
   sys::Loop::TimerId deadline_ = 0, watch_ = 0, patience_ = 0;
   Verdict verdict_;
   bool told_ = false;  // we know how it ended
