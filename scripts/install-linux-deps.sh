@@ -33,7 +33,7 @@ die() { printf '%s\n' "$*" >&2; exit 1; }
 packages_apt() {
   case $1 in
     default) say g++ cmake ninja-build ccache pkg-config libseccomp-dev libfmt-dev libcli11-dev nlohmann-json3-dev \
-                 libgtest-dev libbenchmark-dev python3-dev python3-venv uidmap apparmor tzdata git ca-certificates ;;
+                 libc-ares-dev libgtest-dev libbenchmark-dev python3-dev python3-venv uidmap apparmor tzdata git ca-certificates ;;
     vm)      say qemu-system-x86 debootstrap "$(apt_kernel)" busybox-static cpio lz4 erofs-utils kmod ;;
     fuzz)    if [[ $os_id == debian && $os_version == 12 ]]; then say clang-14 libclang-rt-14-dev; else say clang; fi ;;
     bench)   say bubblewrap crun firejail podman ;;
@@ -48,7 +48,7 @@ packages_dnf() {
   case $1 in
     # Fedora and RHEL package static libraries apart, and the release build is static.
     default) say gcc-c++ cmake ninja-build ccache pkgconf-pkg-config libseccomp-devel glibc-static libstdc++-static \
-                 fmt-devel cli11-devel json-devel gtest-devel google-benchmark-devel python3 python3-devel shadow-utils tzdata \
+                 fmt-devel cli11-devel json-devel c-ares-devel gtest-devel google-benchmark-devel python3 python3-devel shadow-utils tzdata \
                  git-core \
                  ca-certificates make ;;
     vm)      say qemu-system-x86-core debootstrap kernel-core busybox cpio lz4 erofs-utils kmod ;;
@@ -60,7 +60,7 @@ packages_dnf() {
 
 packages_pacman() {
   case $1 in
-    default) say gcc cmake ninja ccache pkgconf libseccomp fmt cli11 nlohmann-json gtest benchmark python shadow apparmor tzdata \
+    default) say gcc cmake ninja ccache pkgconf libseccomp fmt cli11 nlohmann-json c-ares gtest benchmark python shadow apparmor tzdata \
                  git ca-certificates make ;;
     vm)      say qemu-system-x86 debootstrap linux busybox cpio lz4 erofs-utils kmod ;;
     fuzz)    say clang compiler-rt ;;

@@ -1,0 +1,43 @@
+// One box in the relay: its listeners, its name server, its watchers, its connections and its record.
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "net/connection.h"
+#include "net/dns_stub.h"
+#include "net/name_table.h"
+
+namespace pctx::net {
+
+class BoxNetwork {
+ public:
+  BoxNetwork(sys::Loop& loop, Resolver& resolver, NetworkPolicy policy, NetworkEnds ends);
+  ~BoxNetwork();
+  BoxNetwork(const BoxNetwork&) = delete;
+  BoxNetwork& operator=(const BoxNetwork&) = delete;
+
+  // Cuts what is open and writes it down.
+  void close();
+  const BoxShare& share() const { return box_; }
+
+ private:
+  void on_connection(std::uint16_t port, int listener);
+  void admit(Fd socket, std::uint16_t port);
+  void refuse(Fd socket, ConnectionRecord record);
+  void on_packet();
+  void pause(int fd, std::function<void()> again);
+
+  BoxShare box_;
+  NetworkEnds ends_;
+  NameTable names_;
+  DnsStub dns_;
+  std::map<std::uint64_t, std::unique_ptr<Connection>> connections_;
+  std::map<int, sys::Loop::TimerId> pauses_;
+  std::uint64_t next_ = 1;
+};
+
+}  // namespace pctx::net

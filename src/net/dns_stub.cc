@@ -1,0 +1,227 @@
+#include "net/dns_stub.h"
+
+#include <fcntl.h>
+#include <sys/epoll.h>
+#include <sys/socket.h>
+
+#include <algorithm>
+#include <array>
+#include <cstring>
+
+#include <fmt/format.h>
+
+#include "net/address_class.h"
+
+namespace pctx::net {
+namespace {
+
+using namespace std::chrono_literals;
+constexpr auto kPatience = 10s;
+constexpr int kBatch = 32;
+constexpr std::size_t kMostMessage = 4096;
+
+// Where a question came from, and to which of our addresses: the answer goes back the same way, or the guest's resolver
+// takes it for somebody else's.
+struct Way {
+  sockaddr_storage peer{};
+  socklen_t peer_size = 0;
+  alignas(cmsghdr) std::array<char, 128> control{};
+  std::size_t control_size = 0;
+};
+
+bool receive(int socket, std::string& message, Way& way) {
+  message.resize(kMostMessage);
+  iovec data{message.data(), message.size()};
+  msghdr header{};
+  header.msg_name = &way.peer;
+  header.msg_namelen = sizeof way.peer;
+  header.msg_iov = &data;
+  header.msg_iovlen = 1;
+  alignas(cmsghdr) std::array<char, 256> control{};
+  header.msg_control = control.data();
+  header.msg_controllen = control.size();
+  const ssize_t got = ::recvmsg(socket, &header, MSG_DONTWAIT);
+  if (got < 0) return false;
+  message.resize(static_cast<std::size_t>(got));
+  way.peer_size = header.msg_namelen;
+  way.control_size = 0;
+  for (cmsghdr* each = CMSG_FIRSTHDR(&header); each != nullptr; each = CMSG_NXTHDR(&header, each)) {
+    const bool info = (each->cmsg_level == IPPROTO_IPV6 && each->cmsg_type == IPV6_PKTINFO) ||
+                      (each->cmsg_level == IPPROTO_IP && each->cmsg_type == IP_PKTINFO);
+    if (!info || each->cmsg_len > way.control.size()) continue;
+    // A dual-stack socket tells both for IPv4 and takes back only its own.
+    if (way.control_size != 0 && each->cmsg_level == IPPROTO_IP) continue;
+    std::memcpy(way.control.data(), each, each->cmsg_len);
+    way.control_size = CMSG_ALIGN(each->cmsg_len);
+    auto* copy = reinterpret_cast<cmsghdr*>(way.control.data());
+    if (copy->cmsg_level == IPPROTO_IP) {
+      in_pktinfo in;
+      std::memcpy(&in, CMSG_DATA(copy), sizeof in);
+      in.ipi_spec_dst = in.ipi_addr;
+      in.ipi_ifindex = 0;
+      std::memcpy(CMSG_DATA(copy), &in, sizeof in);
+    } else {
+      in6_pktinfo in;
+      std::memcpy(&in, CMSG_DATA(copy), sizeof in);
+      in.ipi6_ifindex = 0;
+      std::memcpy(CMSG_DATA(copy), &in, sizeof in);
+    }
+  }
+  return true;
+}
+
+void send_back(int socket, const std::string& message, const Way& way) {
+  iovec data{const_cast<char*>(message.data()), message.size()};
+  msghdr header{};
+  header.msg_name = const_cast<sockaddr_storage*>(&way.peer);
+  header.msg_namelen = way.peer_size;
+  header.msg_iov = &data;
+  header.msg_iovlen = 1;
+  if (way.control_size != 0) {
+    header.msg_control = const_cast<char*>(way.control.data());
+    header.msg_controllen = way.control_size;
+  }
+  (void)::sendmsg(socket, &header, MSG_DONTWAIT | MSG_NOSIGNAL);
+}
+
+void set_nonblocking(int fd) { (void)::fcntl(fd, F_SETFL, ::fcntl(fd, F_GETFL) | O_NONBLOCK); }
+
+}  // namespace
+
+DnsStub::DnsStub(BoxShare& box, NameTable& names, Fd udp, Fd tcp)
+    : box_(box), names_(names), udp_(std::move(udp)), tcp_(std::move(tcp)) {
+  if (udp_) {
+    const int on = 1;
+    (void)::setsockopt(udp_.get(), IPPROTO_IPV6, IPV6_RECVPKTINFO, &on, sizeof on);
+    (void)::setsockopt(udp_.get(), IPPROTO_IP, IP_PKTINFO, &on, sizeof on);
+    set_nonblocking(udp_.get());
+    box_.loop.watch(udp_.get(), EPOLLIN, [this](std::uint32_t) { on_udp(); });
+  }
+  if (tcp_) {
+    set_nonblocking(tcp_.get());
+    box_.loop.watch(tcp_.get(), EPOLLIN, [this](std::uint32_t) { on_tcp(); });
+  }
+}
+
+DnsStub::~DnsStub() {
+  box_.loop.forget(udp_.get());
+  box_.loop.forget(tcp_.get());
+  for (auto& [number, open] : open_) box_.resolver.cancel(open.ticket);
+  while (!streams_.empty()) drop_stream(streams_.begin()->first);
+}
+
+void DnsStub::on_udp() {
+  std::string message;
+  for (int i = 0; i < kBatch; ++i) {
+    auto way = std::make_shared<Way>();
+    if (!receive(udp_.get(), message, *way)) return;
+    if (const auto question = read_question(message))
+      answer(*question, [this, way](const std::string& reply) { send_back(udp_.get(), reply, *way); });
+  }
+}
+
+void DnsStub::on_tcp() {
+  Fd socket{::accept4(tcp_.get(), nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK)};
+  if (!socket) return;
+  if (streams_.size() >= kMostStreams) drop_stream(streams_.begin()->first);  // the oldest
+  const std::uint64_t number = next_++;
+  const int fd = socket.get();
+  Stream& stream = streams_[number];
+  stream.socket = std::move(socket);
+  stream.patience = box_.loop.after(kPatience, [this, number] { drop_stream(number); });
+  box_.loop.watch(fd, EPOLLIN, [this, number](std::uint32_t) { on_stream(number); });
+}
+
+void DnsStub::drop_stream(std::uint64_t number) {
+  const auto found = streams_.find(number);
+  if (found == streams_.end()) return;
+  box_.loop.cancel(found->second.patience);
+  box_.loop.forget(found->second.socket.get());
+  streams_.erase(found);
+}
+
+void DnsStub::on_stream(std::uint64_t number) {
+  Stream& stream = streams_.at(number);
+  std::array<char, kMostMessage> buffer;
+  const ssize_t got = ::recv(stream.socket.get(), buffer.data(), buffer.size(), MSG_DONTWAIT);
+  if (got < 0 && (errno == EAGAIN || errno == EINTR)) return;
+  if (got <= 0) return drop_stream(number);
+  stream.in.append(buffer.data(), static_cast<std::size_t>(got));
+  for (int i = 0; i < kBatch && streams_.contains(number) && stream.in.size() >= 2; ++i) {
+    const std::size_t size = static_cast<std::size_t>(static_cast<unsigned char>(stream.in[0])) << 8 |
+                             static_cast<unsigned char>(stream.in[1]);
+    if (size > kMostMessage) return drop_stream(number);
+    if (stream.in.size() < 2 + size) return;
+    const auto question = read_question(std::string_view{stream.in}.substr(2, size));
+    stream.in.erase(0, 2 + size);
+    if (!question) return drop_stream(number);
+    answer(*question, [this, number](const std::string& reply) {
+      const auto found = streams_.find(number);
+      if (found == streams_.end()) return;
+      const std::string framed =
+          std::string{static_cast<char>(reply.size() >> 8), static_cast<char>(reply.size() & 0xff)} + reply;
+      // A guest that does not read its answers loses them.
+      if (::send(found->second.socket.get(), framed.data(), framed.size(), MSG_NOSIGNAL | MSG_DONTWAIT) !=
+          static_cast<ssize_t>(framed.size()))
+        drop_stream(number);
+    });
+  }
+  if (streams_.contains(number) && stream.in.size() > 2 * kMostMessage) drop_stream(number);
+}
+
+void DnsStub::refuse(const DnsQuestion& question, std::string reason, DnsCode code, const Reply& reply) {
+  box_.book.write({.name = question.name.empty() ? question.shown : question.name,
+                   .port = 53,
+                   .transport = "dns",
+                   .reason = std::move(reason)});
+  reply(write_answer(question, code));
+}
+
+void DnsStub::answer(const DnsQuestion& question, Reply reply) {
+  if (question.problem != DnsCode::no_error) return reply(write_answer(question, question.problem));
+  if (!may_resolve(box_.policy, question.name))
+    return refuse(question, "no entry of the list names this host", DnsCode::no_name, reply);
+  if (question.type != kTypeA && question.type != kTypeAaaa) return reply(write_answer(question, DnsCode::no_error));
+  if (!asked_.contains(question.name)) {
+    if (asked_.size() >= NameTable::kMost)
+      return refuse(question, fmt::format("more than {} names", NameTable::kMost), DnsCode::server_failure, reply);
+    // Below a wildcard the guest chooses what a resolver hears: that is bytes that leave.
+    const bool chosen = std::none_of(box_.policy.rules.begin(), box_.policy.rules.end(), [&](const NetRule& rule) {
+      return rule.kind == NetRule::Kind::name && rule.name == question.name;
+    });
+    if (chosen && box_.may_take() < question.name.size())
+      return refuse(question, "the byte budget is used up", DnsCode::server_failure, reply);
+    if (chosen) box_.taken += question.name.size();
+    asked_.insert(question.name);
+  }
+  if (open_.size() >= kMostOpen) return reply(write_answer(question, DnsCode::server_failure));
+  const std::uint64_t number = next_++;
+  open_.emplace(number, Open{});
+  const Resolver::Ticket ticket =
+      box_.resolver.resolve(question.name, [this, number, question, reply](const Resolved& resolved) {
+        open_.erase(number);
+        tell(question, resolved, reply);
+      });
+  if (const auto found = open_.find(number); found != open_.end()) found->second.ticket = ticket;
+}
+
+void DnsStub::tell(const DnsQuestion& question, const Resolved& resolved, const Reply& reply) {
+  if (resolved.status == Resolved::Status::failed)
+    return refuse(question, "the name cannot be resolved", DnsCode::server_failure, reply);
+  if (resolved.status == Resolved::Status::no_name)
+    return refuse(question, "the name does not exist", DnsCode::no_name, reply);
+  // Every connection looks again; here it only spares the guest a connection that could not be.
+  std::string_view kind;
+  for (const IpAddress& address : resolved.addresses) {
+    kind = is_opened(box_.policy, address) ? std::string_view{} : closed_class(address);
+    if (kind.empty()) break;
+  }
+  if (!kind.empty())
+    return refuse(question, fmt::format("the name resolves to a {} address", kind), DnsCode::no_name, reply);
+  const auto number = names_.add(question.name);
+  if (!number)
+    return refuse(question, fmt::format("more than {} names", NameTable::kMost), DnsCode::server_failure, reply);
+  reply(write_answer(question, DnsCode::no_error, NameTable::address(*number, question.type == kTypeAaaa)));
+}
+
+}  // namespace pctx::net

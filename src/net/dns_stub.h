@@ -1,0 +1,57 @@
+// The box's name server: tells synthetic addresses for names that the policy allows and that exist, and that no other
+// name does. Nothing of a name that is not allowed leaves the process.
+#pragma once
+
+#include <netinet/in.h>
+
+#include <functional>
+#include <map>
+#include <memory>
+#include <set>
+#include <string>
+
+#include "net/connection.h"
+#include "net/dns.h"
+#include "net/name_table.h"
+
+namespace pctx::net {
+
+class DnsStub {
+ public:
+  static constexpr std::size_t kMostOpen = 256;  // questions under way
+  static constexpr std::size_t kMostStreams = 8;
+
+  DnsStub(BoxShare& box, NameTable& names, Fd udp, Fd tcp);
+  ~DnsStub();
+  DnsStub(const DnsStub&) = delete;
+  DnsStub& operator=(const DnsStub&) = delete;
+
+ private:
+  using Reply = std::function<void(const std::string& message)>;
+  struct Stream {
+    Fd socket;
+    std::string in;
+    sys::Loop::TimerId patience = 0;
+  };
+  struct Open {
+    Resolver::Ticket ticket = 0;
+  };
+
+  void on_udp();
+  void on_tcp();
+  void on_stream(std::uint64_t number);
+  void drop_stream(std::uint64_t number);
+  void answer(const DnsQuestion& question, Reply reply);
+  void tell(const DnsQuestion& question, const Resolved& resolved, const Reply& reply);
+  void refuse(const DnsQuestion& question, std::string reason, DnsCode code, const Reply& reply);
+
+  BoxShare& box_;
+  NameTable& names_;
+  Fd udp_, tcp_;
+  std::set<std::string> asked_;  // names that reached a resolver, whatever it said
+  std::map<std::uint64_t, Open> open_;
+  std::map<std::uint64_t, Stream> streams_;
+  std::uint64_t next_ = 1;
+};
+
+}  // namespace pctx::net
