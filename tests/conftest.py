@@ -106,3 +106,42 @@ def pytest_collection_modifyitems(config, items):
     if len(kept) != len(items):
         config.hook.pytest_deselected(items=[item for item in items if item not in kept])
         items[:] = kept
+
+
+@pytest.fixture(scope="module")
+def world():
+    """An internet of the tests' own: see network_world."""
+    import network_world
+
+    made = network_world.World()
+    yield made
+    made.close()
+
+
+@pytest.fixture
+def networked(world, sandbox_bin):
+    """networked(code, "allow:a.test") runs Python code in a box in that world: its report, and `network`, its record.
+
+    What the box prints as JSON on its last line is `value`; `took` is how long each of its attempts lasted.
+    """
+    import network_world
+
+    world.names(network_world.RECORDS)
+    world.seen()
+
+    def run(code, allow, *options, timeout=60):
+        box = [sandbox_bin, "run", "-q", "--json", "--network", allow, "--ro", f"{world.ca}:/run/ca.pem"]
+        box += ["--env", "SSL_CERT_FILE=/run/ca.pem", *options, "--", "python3", "-c", network_world.PRELUDE + code]
+        done = world.run(*box, timeout=timeout)
+        try:
+            report = json.loads(done.stdout)
+        except json.JSONDecodeError:
+            pytest.fail(f"no report: {done.returncode} {done.stdout[:1000]} {done.stderr[:1000]}")
+        assert "receipt" in report, report
+        lines = report["stdout"].splitlines()
+        report["value"] = json.loads(lines[-1]) if lines else None
+        assert report["outcome"]["exit_code"] == 0, report["stderr"]
+        report["network"] = report["receipt"]["network"]
+        return report
+
+    return run

@@ -69,6 +69,8 @@ int open_port(int type, std::uint16_t port) noexcept {
     bound = fd >= 0 && ::bind(fd, reinterpret_cast<const sockaddr*>(&any), sizeof any) == 0;
   }
   if (!bound) return -1;
+  // Answers come from the address that was asked, which over IPv6 is none of an interface's.
+  if (type == SOCK_DGRAM) (void)::setsockopt(fd, IPPROTO_IP, IP_FREEBIND, &one, sizeof one);
   if (type == SOCK_STREAM) {
     // Inherited by what is accepted: small pieces in either direction are not held back.
     (void)::setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &one, sizeof one);
@@ -121,9 +123,8 @@ void make_network(const ChildPlan& plan) noexcept {
     }
   // Without a watcher that answers, whoever took this way would wait; without it the kernel says at once that there is
   // none.
-  constexpr std::uint8_t kBoth4 = kHasPacket | kHasRaw4, kBoth6 = kHasPacket | kHasRaw6;
-  if ((has & kBoth4) == kBoth4 && !configure(routes, network.watched4)) fail(plan, Step::network);
-  if ((has & kBoth6) == kBoth6) (void)configure(routes, network.watched6);
+  constexpr std::uint8_t kBoth = kHasPacket | kHasRaw4;
+  if ((has & kBoth) == kBoth && !configure(routes, network.watched_route)) fail(plan, Step::network);
   ::close(routes);
   for (std::size_t i = 0; i < network.port_count; ++i) add(open_port(SOCK_STREAM, network.ports[i]));
   for (std::size_t first = 0; first < count; first += kMaxFrameFds) {

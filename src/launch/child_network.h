@@ -18,8 +18,8 @@ struct NetlinkBatch {
 };
 
 struct ChildNetwork {
-  NetlinkBatch local4, local6;      // addresses and routes
-  NetlinkBatch watched4, watched6;  // the way to where the watchers look
+  NetlinkBatch local4, local6;  // addresses and routes
+  NetlinkBatch watched_route;   // the way to where the watchers look
   const std::uint16_t* ports;
   std::size_t port_count;
   sock_fprog watched;  // what the watchers are shown

@@ -106,13 +106,13 @@ NetlinkMessages local_routes(const NetworkPlan& network, bool ipv6) {
   out.address(own(network, ipv6));
   for (const IpPrefix& prefix : network.local)
     if (prefix.address.v6 == ipv6) out.route(prefix, own(network, ipv6), true);
-  if (network.everything_is_local) out.route(everything(ipv6), own(network, ipv6), true);
+  if (ipv6 || network.everything_is_local) out.route(everything(ipv6), own(network, ipv6), true);
   return out.finish();
 }
 
-NetlinkMessages watched_route(const NetworkPlan& network, bool ipv6) {
+NetlinkMessages watched_route(const NetworkPlan& network) {
   Writer out;
-  if (!network.everything_is_local) out.route(everything(ipv6), own(network, ipv6), false);
+  if (!network.everything_is_local) out.route(everything(false), own(network, false), false);
   return out.finish();
 }
 

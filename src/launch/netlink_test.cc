@@ -39,11 +39,12 @@ TEST(Netlink, only_the_last_message_asks_for_an_answer) {
 
 TEST(Netlink, either_everything_is_local_or_it_is_watched) {
   NetworkPlan network;
-  EXPECT_EQ(headers(local_routes(network, true)).size(), 2U);
-  EXPECT_EQ(headers(watched_route(network, true)).size(), 1U);
-  network.everything_is_local = true;
+  EXPECT_EQ(headers(local_routes(network, false)).size(), 2U);
+  EXPECT_EQ(headers(watched_route(network)).size(), 1U);
   EXPECT_EQ(headers(local_routes(network, true)).size(), 3U);
-  EXPECT_EQ(watched_route(network, true).last, 0U);
+  network.everything_is_local = true;
+  EXPECT_EQ(headers(local_routes(network, false)).size(), 3U);
+  EXPECT_EQ(watched_route(network).last, 0U);
 }
 
 }  // namespace

@@ -53,7 +53,7 @@ class ChildMemory {
   std::vector<ChildRule> rules;
   std::vector<ResourceLimit> rlimits;
   std::vector<Fd> trees;
-  NetlinkMessages local4, local6, watched4, watched6;
+  NetlinkMessages local4, local6, watched;
   ChildNetwork network;
 
  private:
@@ -129,16 +129,14 @@ Result<void> build_ops(const Plan& plan, ChildMemory& memory) {
 const ChildNetwork* build_network(const NetworkPlan& plan, ChildMemory& memory) {
   memory.local4 = local_routes(plan, false);
   memory.local6 = local_routes(plan, true);
-  memory.watched4 = watched_route(plan, false);
-  memory.watched6 = watched_route(plan, true);
+  memory.watched = watched_route(plan);
   const auto batch = [](const NetlinkMessages& messages) {
     return NetlinkBatch{messages.bytes.data(), messages.bytes.size(), messages.last};
   };
   memory.network = {
       .local4 = batch(memory.local4),
       .local6 = batch(memory.local6),
-      .watched4 = batch(memory.watched4),
-      .watched6 = batch(memory.watched6),
+      .watched_route = batch(memory.watched),
       .ports = plan.ports.data(),
       .port_count = plan.ports.size(),
       .watched = {static_cast<unsigned short>(plan.watched.size()), const_cast<sock_filter*>(plan.watched.data())}};

@@ -83,7 +83,7 @@ void judge_port(PacketFilter& out, const NetworkPlan& network, bool ipv6, const 
     const std::size_t block = out.block();
     out.load_indexed(BPF_H, 2);
     out.unless_equal_skip(port);
-    if (network.everything_is_local)
+    if (ipv6 || network.everything_is_local)
       out.leave(0);
     else
       drop_local(out, network.local, ipv6);
@@ -125,7 +125,7 @@ std::vector<sock_filter> watched(const NetworkPlan& network) {
   out.load(BPF_H, static_cast<std::uint32_t>(SKF_AD_OFF + SKF_AD_PROTOCOL));
   block = out.block();
   out.unless_equal_skip(ETH_P_IP);
-  drop_local(out, {kLoopback4}, false);
+  drop_local(out, {kLoopback4, network.own4}, false);  // the box itself
   out.load(BPF_H, 6);
   out.keep(0x1fff);
   const std::size_t fragment = out.block();
@@ -137,7 +137,7 @@ std::vector<sock_filter> watched(const NetworkPlan& network) {
   out.end_block(block);
   block = out.block();
   out.unless_equal_skip(ETH_P_IPV6);
-  drop_local(out, {kLoopback6}, true);
+  drop_local(out, {kLoopback6, network.own6}, true);
   out.add(BPF_LDX | BPF_W | BPF_IMM, 40);
   judge_protocols(out, network, true);
   out.end_block(block);
