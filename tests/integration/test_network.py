@@ -305,7 +305,7 @@ def test_two_lists_have_two_pools_and_no_call_has_anothers(called):
 
 def test_the_death_of_the_relay_costs_connections_only(called):
     value = called("""
-        import json, os, signal, subprocess, time
+        import json, os, re, signal, subprocess, time
         from pctx_sandbox import sandbox
 
         @sandbox(allow_network=["a.test", "db.test:5432"])
@@ -320,23 +320,26 @@ def test_the_death_of_the_relay_costs_connections_only(called):
                     cut = ""
             return [first, cut, json.load(urllib.request.urlopen("http://a.test/", timeout=10))["host"]]
 
-        def relays():
-            listed = subprocess.run(["ps", "-eo", "pid,comm"], capture_output=True, text=True).stdout
-            broker = [int(l.split()[0]) for l in listed.splitlines() if "pctx-broker" in l]
-            return [int(l.split()[0]) for l in listed.splitlines() if "pctx-relay" in l], broker
+        def relay():
+            status = subprocess.run([os.environ["PCTX_SANDBOX_BINARY"], "status"], capture_output=True, text=True)
+            broker = re.search(r"pid (\\d+)", status.stdout).group(1)
+            for pid in filter(str.isdigit, os.listdir("/proc")):
+                try:
+                    told = dict(line.split(":", 1) for line in open(f"/proc/{pid}/status") if ":" in line)
+                except OSError:
+                    continue
+                if told["Name"].strip() == "pctx-relay" and told["PPid"].strip() == broker:
+                    return int(pid)
 
         if __name__ == "__main__":
             before = fetch(False)
-            known, _ = relays()
             future = fetch.submit(True)
             time.sleep(1)
-            mine = [p for p in known if os.stat(f"/proc/{p}").st_uid is not None]
-            for pid in mine:
-                if os.readlink(f"/proc/{pid}/ns/net") == os.readlink("/proc/self/ns/net"):
-                    os.kill(pid, signal.SIGKILL)
-            print(json.dumps([before, future.result(timeout=60), fetch(False)]))
+            first = relay()
+            os.kill(first, signal.SIGKILL)
+            print(json.dumps([before, future.result(timeout=60), fetch(False), first != relay()]))
     """)
-    assert value == [["ready\n", "", "a.test"]] * 3
+    assert value == [["ready\n", "", "a.test"]] * 3 + [True]
 
 
 # --- what is asked for is shown -------------------------------------------------------------------------------------
@@ -374,7 +377,8 @@ here, found = os.readlink("/proc/self/ns/net"), []
 for pid in filter(str.isdigit, os.listdir("/proc")):
     try:
         name = open(f"/proc/{pid}/comm").read()
-        if name.startswith("pctx-") and os.readlink(f"/proc/{pid}/ns/net") == here: found.append(name)
+        ours = name.startswith(("pctx-relay", "pctx-sandbox"))
+        if ours and os.readlink(f"/proc/{pid}/ns/net") == here: found.append(name)
     except OSError: pass
 sockets = [line.split()[:3] for line in open("/proc/net/sockstat") if line.startswith(("TCP:", "UDP:"))]
 print(found, sockets)
