@@ -97,7 +97,7 @@ class Supervisor {
   RawTerminal raw_;
   Stream in_, out_, err_;
   DenialLog denials_;
-  RelayKeeper relay_;
+  RelayKeeper relay_{RelayKeeper::Serves::one_box};
   EndsReader ends_;
   std::uint32_t network_ = 0;  // this box, as the relay calls it
   bool attempts_seen_ = true;
@@ -230,6 +230,7 @@ void Supervisor::collect_record() {
     if (::poll(&told, 1, 100) > 0) relay_.serve();
   }
   if (!record_) record_ = NetworkRecord{.connections = {}, .complete = false};
+  if (options_.last) relay_.let_go();
 }
 
 void Supervisor::on_signal() {

@@ -14,6 +14,7 @@ struct RunOptions {
   bool capture = false;         // keep stdout and stderr in the Ending instead of passing them on
   bool report_changes = false;  // list what changed under /mnt
   bool no_input = false;        // the guest's standard input is empty; ours stays untouched
+  bool last = false;            // this process ends with the run: what takes care of itself is left to do so
   std::function<bool()> tick;   // called about every kTick while the box runs; false ends the box
 };
 

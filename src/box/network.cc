@@ -1,8 +1,16 @@
 #include "box/network.h"
 
+#include <sys/prctl.h>
+#include <sys/socket.h>
 #include <sys/stat.h>
 
+#include <csignal>
+
 #include <fmt/format.h>
+#include <poll.h>
+
+#include "sys/files.h"
+#include "wire/packet.h"
 
 namespace pctx {
 namespace {
@@ -24,6 +32,25 @@ std::string state_of(const char* path) {
   struct stat file {};
   if (::stat(path, &file) != 0) return "none";
   return fmt::format("{}.{}.{}.{}", file.st_ino, file.st_size, file.st_mtim.tv_sec, file.st_mtim.tv_nsec);
+}
+
+// It ends with its owner, whose end of the socket it waits for.
+Result<Fd> start_closer() {
+  auto [ours, theirs] = PCTX_TRY(wire::pair(SOCK_SEQPACKET));
+  const pid_t pid = ::fork();
+  if (pid < 0) return os_error("cannot start a process that closes sockets");
+  if (pid > 0) return std::move(ours);
+  ::setsid();
+  (void)::prctl(PR_SET_NAME, "pctx-closer");
+  for (const int signal : {SIGTERM, SIGINT, SIGHUP}) ::signal(signal, SIG_IGN);
+  const int kept[] = {theirs.get()};
+  sys::close_all_but(kept);
+  for (;;) {
+    wire::Packet packet;  // closed at the end of each round
+    pollfd told{theirs.get(), POLLIN, 0};
+    (void)::poll(&told, 1, -1);
+    if (wire::receive(theirs.get(), packet) == wire::Received::end) ::_exit(0);
+  }
 }
 
 std::string state_of_names() { return state_of("/etc/resolv.conf") + "/" + state_of("/etc/hosts"); }
@@ -55,6 +82,7 @@ bool attempts_are_seen(const NetworkEnds& ends) { return ends.packet && ends.raw
 Result<void> RelayKeeper::start() {
   if (failure_) return *failure_;
   if (relay_) return {};
+  if (serves_ == Serves::many_boxes && !closer_) closer_ = PCTX_TRY(start_closer());
   names_ = state_of_names();
   relay_ = PCTX_TRY(Relay::start());
   started_ = Clock::now();
@@ -74,7 +102,10 @@ Result<std::uint32_t> RelayKeeper::add(const NetworkPolicy& policy, NetworkEnds 
 void RelayKeeper::remove(std::uint32_t id, OnRecord done) {
   const auto found = boxes_.find(id);
   if (found == boxes_.end()) return;
-  found->second.done = std::move(done);
+  Box& box = found->second;
+  box.done = std::move(done);
+  // The kernel takes milliseconds to close the last copy of this one. The relay of a single box may have it.
+  if (serves_ == Serves::one_box) box.ends = {};
   if (relay_ && relay_->alive()) return relay_->remove(id);
   take_record(id, {.connections = {}, .complete = false});
 }
@@ -87,6 +118,8 @@ void RelayKeeper::take_record(std::uint32_t id, NetworkRecord record) {
   if (!box.done) return;  // its relay has died, and it has not
   const OnRecord done = std::move(box.done);
   NetworkRecord whole = std::move(box.record);
+  // If it does not listen, we close it ourselves.
+  if (closer_ && box.ends.packet) (void)wire::send(closer_.get(), "c", {box.ends.packet.get()});
   boxes_.erase(found);
   done(std::move(whole));
 }
@@ -127,6 +160,10 @@ void RelayKeeper::fail(Error error) {
     else
       boxes_.erase(first);  // closes the ends: whoever tries is refused at once
   }
+}
+
+void RelayKeeper::let_go() {
+  if (relay_) (void)new Relay(*std::exchange(relay_, std::nullopt));
 }
 
 void RelayKeeper::refresh() {

@@ -32,6 +32,10 @@ class RelayKeeper {
  public:
   using OnRecord = std::function<void(NetworkRecord)>;
 
+  // One who serves many boxes, one after the other, must not wait for the end of each one's network.
+  enum class Serves { one_box, many_boxes };
+  explicit RelayKeeper(Serves serves) : serves_(serves) {}
+
   // Unless one runs already.
   Result<void> start();
   // -1: there is none. May be another one after `serve`.
@@ -45,6 +49,8 @@ class RelayKeeper {
   void serve();
   // The host's name servers may have changed.
   void refresh();
+  // The process ends soon, and the relay by itself after it: nobody waits.
+  void let_go();
 
  private:
   using Clock = std::chrono::steady_clock;
@@ -58,6 +64,8 @@ class RelayKeeper {
   void replace();
   void fail(Error error);
 
+  const Serves serves_;
+  Fd closer_;  // a process that closes what takes the kernel long
   std::optional<Relay> relay_;
   std::map<std::uint32_t, Box> boxes_;
   std::uint32_t next_ = 1;

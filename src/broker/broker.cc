@@ -59,7 +59,7 @@ class Broker {
   sys::Loop& loop_;
   Fd listener_;
   const BrokerOptions options_;
-  RelayKeeper relay_;
+  RelayKeeper relay_{RelayKeeper::Serves::many_boxes};
   int relay_fd_ = -1;
   std::map<int, std::unique_ptr<Session>> sessions_;
   std::map<std::string, Entry> pools_;

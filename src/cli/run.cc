@@ -46,7 +46,7 @@ Result<int> run(const RunArguments& arguments) {
   if (!arguments.quiet)
     for (const std::string& notice : prepared.plan.notices) say(notice);
   const Ending ending = PCTX_TRY(
-      run_box(prepared.plan, prepared.command, {.capture = arguments.json, .report_changes = arguments.changed}));
+      run_box(prepared.plan, prepared.command, {.capture = arguments.json, .report_changes = arguments.changed, .last = true}));
   if (!ending.outcome.limit.empty() || ending.outcome.kind == OutcomeKind::denied) say(ending.outcome.sentence);
   if (ending.changes && !arguments.json) list_changes(*ending.changes);
   if (report) PCTX_TRY(sys::write_all(report.get(), report_json(ending, false) + "\n"));
