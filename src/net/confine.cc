@@ -91,9 +91,13 @@ Result<void> set_limits() {
   return {};
 }
 
-Result<void> drop_capabilities() {
+// While there is the right to: leaving root takes it away.
+void drop_bounding_set() {
   for (int cap = 0; cap < 64; ++cap)
-    if (::prctl(PR_CAPBSET_DROP, cap, 0, 0, 0) != 0) break;  // past the last one, or none may be dropped: none is had
+    if (::prctl(PR_CAPBSET_DROP, cap, 0, 0, 0) != 0) return;  // past the last one, or none may be dropped: none is had
+}
+
+Result<void> drop_capabilities() {
   (void)::prctl(PR_CAP_AMBIENT, PR_CAP_AMBIENT_CLEAR_ALL, 0, 0, 0);
   __user_cap_header_struct header{_LINUX_CAPABILITY_VERSION_3, 0};
   __user_cap_data_struct none[2]{};
@@ -139,6 +143,7 @@ Result<void> confine() {
   const auto filter = PCTX_TRY(compile_filter(relay_filter(kHostArch)));
   const bool root = ::geteuid() == 0;
   enter_namespaces(root);
+  drop_bounding_set();
   if (root) PCTX_TRY(leave_root());
   PCTX_TRY(set_limits());
   PCTX_TRY(drop_capabilities());
