@@ -67,12 +67,18 @@ void enter_namespaces(bool root) {
   (void)leave_files();
 }
 
+// While there is the right to: leaving root takes it away.
+void drop_bounding_set() {
+  for (int cap = 0; cap < 64; ++cap)
+    if (::prctl(PR_CAPBSET_DROP, cap, 0, 0, 0) != 0) return;  // past the last one, or none may be dropped: none is had
+}
+
 Result<void> leave_root() {
   if (::setgroups(0, nullptr) != 0 && errno != EPERM) return os_error("the relay cannot leave its groups");
   if (::setresgid(kNobody, kNobody, kNobody) == 0 && ::setresuid(kNobody, kNobody, kNobody) == 0) return {};
   // Root of a user namespace without such an id is nobody outside; it gives up its capabilities all the same.
   if (errno != EINVAL) return os_error("the relay cannot leave root");
-  (void)::unshare(CLONE_NEWUSER);
+  if (::unshare(CLONE_NEWUSER) == 0) drop_bounding_set();  // a new user namespace comes with a full one
   return {};
 }
 
@@ -89,12 +95,6 @@ Result<void> set_limits() {
       return os_error(fmt::format("the relay cannot set its limit '{}'", limit.name));
   }
   return {};
-}
-
-// While there is the right to: leaving root takes it away.
-void drop_bounding_set() {
-  for (int cap = 0; cap < 64; ++cap)
-    if (::prctl(PR_CAPBSET_DROP, cap, 0, 0, 0) != 0) return;  // past the last one, or none may be dropped: none is had
 }
 
 Result<void> drop_capabilities() {

@@ -1,7 +1,7 @@
 """The internet as the relay's tests want it: a name server, plain and TLS servers, in a network namespace of their own.
 
-Runs until its standard input ends. One line of JSON on standard output says that it serves; every question, connection and
-request is written to the log that is named on the command line, one JSON object a line.
+Runs until its standard input ends. One line of JSON on standard output says that it serves; every question, connection
+and request is written to the log that is named on the command line, one JSON object a line.
 """
 
 import json
@@ -29,7 +29,7 @@ def encode(name):
 
 
 def answer(message):
-    """One reply: ZONE maps a name to addresses, to {"cname": name}, or to a list of either, told one after the other."""
+    """One reply: ZONE maps a name to addresses, to {"cname": name}, or to {"turns": [one after the other]}."""
     at, labels = 12, []
     while message[at]:
         labels.append(message[at + 1 : at + 1 + message[at]].decode())

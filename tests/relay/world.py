@@ -1,5 +1,5 @@
-"""Makes a host, an internet behind it and a guest in front of it, each a network namespace, runs one scenario and tells what
-everybody saw. Called inside fresh user, mount and network namespaces: `unshare [-Ur] -nm python3 world.py SCENARIO`."""
+"""Makes a host, an internet behind it and a guest in front of it, each a network namespace, runs one scenario and tells
+what everybody saw. Called inside fresh namespaces: `unshare [-Ur] -nm python3 world.py SCENARIO`."""
 
 import json
 import os
@@ -44,8 +44,9 @@ def main():
     with tempfile.TemporaryDirectory(prefix="relay-world-") as folder:
         folder = pathlib.Path(folder)
         certificate = folder / "both.pem"
-        run("openssl", "req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes", "-days", "1",
-            "-subj", "/CN=test", "-keyout", str(folder / "key.pem"), "-out", str(folder / "cert.pem"), stderr=subprocess.DEVNULL)  # fmt: skip
+        make = "req -x509 -newkey ec -pkeyopt ec_paramgen_curve:prime256v1 -nodes -days 1 -subj /CN=test"
+        files = ["-keyout", str(folder / "key.pem"), "-out", str(folder / "cert.pem")]
+        run("openssl", *make.split(), *files, stderr=subprocess.DEVNULL)
         certificate.write_text((folder / "key.pem").read_text() + (folder / "cert.pem").read_text())
         log = folder / "log"
         log.touch()

@@ -1,5 +1,5 @@
-"""The relay as a process: a host, an internet and a guest, each a network namespace that the test makes itself, with real
-name, HTTP and TLS servers. Boxes are not part of it; what a launcher makes in a box, tests/relay/driver.cc makes here."""
+"""The relay as a process: a host, an internet and a guest, each a network namespace that the test makes itself, with
+real name, HTTP and TLS servers. Boxes are not part of it; what a launcher makes in one, tests/relay/driver.cc makes."""
 
 import json
 import os
@@ -97,8 +97,8 @@ say(exchange("192.0.2.7", 8080, b"GET / HTTP/1.1\\r\\nHost: whatever\\r\\n\\r\\n
     assert said[5] == "welcome\n", "a server that speaks first is not made to wait"
     assert all("Host: api.example.com" in text for text in said[6:8])
     assert "Host: whatever" in said[8]
-    assert [line["check"] for line in lines(seen, allowed=True)] == [
-        "host", "sni", "host", "name", "name", "host", "host", "address"]  # fmt: skip
+    checks = sorted(line["check"] for line in lines(seen, allowed=True))
+    assert checks == ["address", "host", "host", "host", "host", "name", "name", "sni"]
     line = lines(seen, name="db.internal", allowed=True)[0]
     assert (line["address"], line["port"], line["sent"], line["received"]) == ("10.0.0.5", 5432, 6, 18)
     assert all(line["reason"] == "" for line in lines(seen, allowed=True))
@@ -129,15 +129,18 @@ say(attempt(lambda: exchange("127.0.0.1", 80, b"x")))
     )
     said = seen["said"]
     assert "Host: api.example.com" in said[0]
-    assert [what for what, _ in said[1:]] == [
-        "gaierror", "ConnectionRefusedError", "ConnectionRefusedError", "ConnectionRefusedError", "ConnectionResetError",
-        "ConnectionRefusedError", "ConnectionRefusedError", "ConnectionRefusedError", "ConnectionResetError", "ConnectionResetError",
-    ]  # fmt: skip
+    refused, reset = "ConnectionRefusedError", "ConnectionResetError"
+    assert [what for what, _ in said[1:]] == ["gaierror", *[refused] * 3, reset, *[refused] * 3, reset, reset]
     assert all(seconds < 0.5 for _, seconds in said[1:])
     assert lines(seen, name="evil.com", transport="dns", allowed=False)
-    for address, port, transport in [("93.184.216.34", 80, "tcp"), ("93.184.216.34", 22, "tcp"), ("93.184.216.53", 53, "udp"),
-                                     ("2606:2800:220:1::34", 80, "tcp"), ("2606:2800:220:1::34", 22, "tcp"),
-                                     ("2606:2800:220:1::34", 54, "udp")]:  # fmt: skip
+    for address, port, transport in [
+        ("93.184.216.34", 80, "tcp"),
+        ("93.184.216.34", 22, "tcp"),
+        ("93.184.216.53", 53, "udp"),
+        ("2606:2800:220:1::34", 80, "tcp"),
+        ("2606:2800:220:1::34", 22, "tcp"),
+        ("2606:2800:220:1::34", 54, "udp"),
+    ]:
         assert lines(seen, address=address, port=port, transport=transport, allowed=False), (address, port)
     assert set(logged(seen, "dns")) == {"api.example.com"}, "nothing of another name reached a resolver"
     assert len(logged(seen, "http_connection")) == 1
@@ -151,7 +154,8 @@ good = "GET /good HTTP/1.1\\r\\nHost: api.example.com\\r\\n\\r\\n"
 evil = "GET /evil HTTP/1.1\\r\\nHost: evil.com\\r\\n\\r\\n"
 say(http(good + good))
 for text in [evil, good + evil, "POST / HTTP/1.1\\r\\nHost: api.example.com\\r\\nContent-Length: 4\\r\\n"
-             "Transfer-Encoding: chunked\\r\\n\\r\\n0\\r\\n\\r\\n" + evil, "CONNECT evil.com:443 HTTP/1.1\\r\\nHost: api.example.com\\r\\n\\r\\n"]:
+             "Transfer-Encoding: chunked\\r\\n\\r\\n0\\r\\n\\r\\n" + evil, 
+             "CONNECT evil.com:443 HTTP/1.1\\r\\nHost: api.example.com\\r\\n\\r\\n"]:
     say(http(text))
 upgrade = "GET / HTTP/1.1\\r\\nHost: api.example.com\\r\\nConnection: Upgrade\\r\\nUpgrade: websocket\\r\\n"
 say(http(upgrade + "\\r\\nframes"))
@@ -171,12 +175,26 @@ say(attempt(lambda: exchange("api.example.com", 443, b"SSH-2.0-x\\r\\n")))
     assert "evil" not in arrived
     assert "frames" in arrived, "after the server's 101 the connection is open"
     assert logged(seen, "sni") == ["api.example.com"]
-    for reason in ["names another host", "length of the request", "CONNECT", "server name (SNI) is another", "no server name", "not TLS"]:
+    for reason in [
+        "names another host",
+        "length of the request",
+        "CONNECT",
+        "server name (SNI) is another",
+        "no server name",
+        "not TLS",
+    ]:
         assert lines(seen, reason=reason, allowed=False), reason
 
 
 def test_names_that_lead_to_closed_addresses_are_refused(world):
-    names = ["db.internal", "alias.example.com", "loop.example.com", "mapped.example.com", "meta.example.com", "ula.example.com"]
+    names = [
+        "db.internal",
+        "alias.example.com",
+        "loop.example.com",
+        "mapped.example.com",
+        "meta.example.com",
+        "ula.example.com",
+    ]
     seen = world(
         f"""
 for name in {names}:
@@ -381,10 +399,10 @@ say(get("api.example.com"))
 def test_the_relay_is_confined(world):
     seen = world(
         """
-relay = int(open("/proc/self/status").read() and open(f"/proc/{os.getppid()}/task/{os.getppid()}/children").read().split()[0])
+driver = os.getppid()
+relay = int(open(f"/proc/{driver}/task/{driver}/children").read().split()[0])
 status = dict(line.split(":\\t", 1) for line in open(f"/proc/{relay}/status").read().splitlines())
-own = {kind: os.readlink(f"/proc/self/ns/{kind}") for kind in ("mnt", "ipc")}
-say([status["Name"], status["Seccomp"], status["NoNewPrivs"], status["CapEff"], status["CapBnd"], status["Uid"].split()[0]])
+say([status[key] for key in ("Name", "Seccomp", "NoNewPrivs", "CapEff", "CapBnd")] + status["Uid"].split()[:1])
 say(attempt(lambda: os.listdir(f"/proc/{relay}/root")))
 say(attempt(lambda: len(os.listdir(f"/proc/{relay}/fd"))))
 """,
