@@ -201,6 +201,8 @@ def staged_for(user: pwd.struct_passwd):
         (stage / ".venv/bin").mkdir(parents=True)
         for program in ("pctx-sandbox", "uv"):
             shutil.copy(TREE / ".venv/bin" / program, stage / ".venv/bin")
+        (stage / "build/release").mkdir(parents=True)
+        shutil.copy(TREE / "build/release/relay_driver", stage / "build/release")
         packages = next((TREE / ".venv/lib").glob("python3*/site-packages"))
         subprocess.run(["cp", "-a", "--reflink=auto", str(packages), str(stage / "packages")], check=True)
         package = TREE / "python/pctx_sandbox"

@@ -5,6 +5,7 @@
 #include <sys/epoll.h>
 #include <sys/socket.h>
 
+#include <algorithm>
 #include <array>
 
 #include <fmt/format.h>
@@ -106,6 +107,21 @@ void BoxNetwork::admit(Fd socket, std::uint16_t port) {
   started.start();
 }
 
+// Whether the box takes an address for its own, so that connections to it arrive at the listeners.
+bool BoxNetwork::is_local(const IpAddress& address) const {
+  // Linux takes an IPv6 route over a loopback device for "unreachable", and a guest would learn it after a second:
+  // there every address is local.
+  if (address.v6) return true;
+  return std::any_of(box_.policy.rules.begin(), box_.policy.rules.end(), [&](const NetRule& rule) {
+    return rule.kind == NetRule::Kind::any || (rule.kind == NetRule::Kind::address && rule.address.contains(address));
+  });
+}
+
+bool BoxNetwork::listens(std::uint16_t port) const {
+  return std::any_of(ends_.listeners.begin(), ends_.listeners.end(),
+                     [&](const auto& each) { return each.first == port; });
+}
+
 void BoxNetwork::on_packet() {
   std::array<char, 256> packet;
   for (int i = 0; i < kPacketBatch; ++i) {
@@ -117,13 +133,15 @@ void BoxNetwork::on_packet() {
     // Everything on a loopback device is seen twice, on its way out and in.
     if (from.sll_pkttype == PACKET_OUTGOING) continue;
     const auto attempt = read_attempt({packet.data(), static_cast<std::size_t>(got)});
-    if (!attempt) continue;
+    if (!attempt || NameTable::is_synthetic(attempt->to) || closed_class(attempt->to) == "loopback") continue;
+    const bool here = is_local(attempt->to);
+    if (here && attempt->tcp && listens(attempt->to_port)) continue;
     box_.book.write({.address = attempt->to.text(),
                      .port = attempt->to_port,
                      .transport = attempt->tcp ? "tcp" : "udp",
                      .reason = "no entry of the list names this address"});
     const Fd& raw = attempt->to.v6 ? ends_.raw6 : ends_.raw4;
-    if (!raw) continue;
+    if (!raw || here) continue;  // what is local to the box, its kernel answers
     const std::string answer = refusal(*attempt);
     // The port of a raw socket's destination is a protocol there, and must be none.
     const SocketAddress to = to_sockaddr(attempt->from, 0);

@@ -29,6 +29,8 @@ class BoxNetwork {
   void admit(Fd socket, std::uint16_t port);
   void refuse(Fd socket, ConnectionRecord record);
   void on_packet();
+  bool is_local(const IpAddress& address) const;
+  bool listens(std::uint16_t port) const;
   void pause(int fd, std::function<void()> again);
 
   BoxShare box_;

@@ -1,11 +1,13 @@
 #include "net/client_hello.h"
 
+#include <algorithm>
+
 #include "policy/host_name.h"
 
 namespace pctx::net {
 namespace {
 
-constexpr std::uint8_t kChangeCipherSpec = 20, kAlert = 21, kHandshake = 22, kApplicationData = 23;
+constexpr std::uint8_t kChangeCipherSpec = 20, kAlert = 21, kHandshake = 22;
 constexpr std::uint8_t kClientHello = 1;
 constexpr std::size_t kRecordHeader = 5, kHandshakeHeader = 4, kMostRecord = 16384 + 2048;
 constexpr unsigned kMostRecords = 64;
@@ -96,11 +98,12 @@ bool TlsGate::feed(std::string_view bytes, std::string& out) {
     progress = false;
     if (!step(progress)) return false;
   }
-  // Between two hellos, records that were looked at may go; while one is being read, nothing may.
-  const std::size_t ready = phase_ == Phase::open ? held_.size() : phase_ == Phase::after ? at_ : 0;
+  // While a greeting is being read, nothing of it may go; what was found right before it may.
+  const std::size_t ready = phase_ == Phase::open ? held_.size() : safe_;
   out.append(held_, 0, ready);
   held_.erase(0, ready);
-  at_ -= phase_ == Phase::open ? at_ : ready;
+  at_ -= std::min(at_, ready);
+  safe_ = 0;
   return held_.size() <= kMostHeld || cut("the TLS greeting is longer than 16 KiB");
 }
 
@@ -137,7 +140,7 @@ bool TlsGate::step(bool& progress) {
   }
   if (rest.size() < kRecordHeader + size)
     return rest.size() <= kMostHeld ? (--records_, true) : cut("the TLS greeting is broken");
-  at_ += kRecordHeader + size;
+  safe_ = at_ += kRecordHeader + size;
   return progress = true;
 }
 
@@ -163,6 +166,7 @@ bool TlsGate::check_hello() {
   if (hello.name.empty()) return cut("the TLS greeting has no server name (SNI)");
   if (!name_.empty() && hello.name != name_) return cut("the TLS server name (SNI) is another host's");
   handshake_.clear();
+  safe_ = at_;
   passed_ = true;
   phase_ = Phase::after;
   return true;

@@ -44,6 +44,7 @@ class TlsGate {
   Phase phase_ = Phase::hello;
   std::string held_;       // not yet let through
   std::size_t at_ = 0;     // how much of `held_` has been looked at: whole records
+  std::size_t safe_ = 0;   // how much of it may go
   std::string handshake_;  // payload of the records of one hello
   unsigned records_ = 0;
   bool passed_ = false;

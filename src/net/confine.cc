@@ -67,12 +67,18 @@ void enter_namespaces(bool root) {
   (void)leave_files();
 }
 
+// While there is the right to: leaving root takes it away.
+void drop_bounding_set() {
+  for (int cap = 0; cap < 64; ++cap)
+    if (::prctl(PR_CAPBSET_DROP, cap, 0, 0, 0) != 0) return;  // past the last one, or none may be dropped: none is had
+}
+
 Result<void> leave_root() {
   if (::setgroups(0, nullptr) != 0 && errno != EPERM) return os_error("the relay cannot leave its groups");
   if (::setresgid(kNobody, kNobody, kNobody) == 0 && ::setresuid(kNobody, kNobody, kNobody) == 0) return {};
   // Root of a user namespace without such an id is nobody outside; it gives up its capabilities all the same.
   if (errno != EINVAL) return os_error("the relay cannot leave root");
-  (void)::unshare(CLONE_NEWUSER);
+  if (::unshare(CLONE_NEWUSER) == 0) drop_bounding_set();  // a new user namespace comes with a full one
   return {};
 }
 
@@ -92,8 +98,6 @@ Result<void> set_limits() {
 }
 
 Result<void> drop_capabilities() {
-  for (int cap = 0; cap < 64; ++cap)
-    if (::prctl(PR_CAPBSET_DROP, cap, 0, 0, 0) != 0) break;  // past the last one, or none may be dropped: none is had
   (void)::prctl(PR_CAP_AMBIENT, PR_CAP_AMBIENT_CLEAR_ALL, 0, 0, 0);
   __user_cap_header_struct header{_LINUX_CAPABILITY_VERSION_3, 0};
   __user_cap_data_struct none[2]{};
@@ -139,6 +143,7 @@ Result<void> confine() {
   const auto filter = PCTX_TRY(compile_filter(relay_filter(kHostArch)));
   const bool root = ::geteuid() == 0;
   enter_namespaces(root);
+  drop_bounding_set();
   if (root) PCTX_TRY(leave_root());
   PCTX_TRY(set_limits());
   PCTX_TRY(drop_capabilities());

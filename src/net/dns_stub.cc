@@ -94,6 +94,8 @@ DnsStub::DnsStub(BoxShare& box, NameTable& names, Fd udp, Fd tcp)
     const int on = 1;
     (void)::setsockopt(udp_.get(), IPPROTO_IPV6, IPV6_RECVPKTINFO, &on, sizeof on);
     (void)::setsockopt(udp_.get(), IPPROTO_IP, IP_PKTINFO, &on, sizeof on);
+    // An address that is only routed here is none that IPv6 would send from unasked.
+    (void)::setsockopt(udp_.get(), IPPROTO_IPV6, IPV6_FREEBIND, &on, sizeof on);
     set_nonblocking(udp_.get());
     box_.loop.watch(udp_.get(), EPOLLIN, [this](std::uint32_t) { on_udp(); });
   }
@@ -182,17 +184,18 @@ void DnsStub::answer(const DnsQuestion& question, Reply reply) {
   if (!may_resolve(box_.policy, question.name))
     return refuse(question, "no entry of the list names this host", DnsCode::no_name, reply);
   if (question.type != kTypeA && question.type != kTypeAaaa) return reply(write_answer(question, DnsCode::no_error));
-  if (!asked_.contains(question.name)) {
-    if (asked_.size() >= NameTable::kMost)
-      return refuse(question, fmt::format("more than {} names", NameTable::kMost), DnsCode::server_failure, reply);
-    // Below a wildcard the guest chooses what a resolver hears: that is bytes that leave.
-    const bool chosen = std::none_of(box_.policy.rules.begin(), box_.policy.rules.end(), [&](const NetRule& rule) {
-      return rule.kind == NetRule::Kind::name && rule.name == question.name;
-    });
-    if (chosen && box_.may_take() < question.name.size())
+  // Below a wildcard the guest chooses what a resolver hears: that is bytes that leave.
+  const bool chosen = std::none_of(box_.policy.rules.begin(), box_.policy.rules.end(), [&](const NetRule& rule) {
+    return rule.kind == NetRule::Kind::name && rule.name == question.name;
+  });
+  if (chosen && !chosen_.contains(question.name)) {
+    if (chosen_.size() >= NameTable::kMostChosen)
+      return refuse(question, fmt::format("more than {} names", NameTable::kMostChosen), DnsCode::server_failure,
+                    reply);
+    if (box_.may_take() < question.name.size())
       return refuse(question, "the byte budget is used up", DnsCode::server_failure, reply);
-    if (chosen) box_.taken += question.name.size();
-    asked_.insert(question.name);
+    box_.taken += question.name.size();
+    chosen_.insert(question.name);
   }
   if (open_.size() >= kMostOpen) return reply(write_answer(question, DnsCode::server_failure));
   const std::uint64_t number = next_++;
@@ -219,8 +222,7 @@ void DnsStub::tell(const DnsQuestion& question, const Resolved& resolved, const 
   if (!kind.empty())
     return refuse(question, fmt::format("the name resolves to a {} address", kind), DnsCode::no_name, reply);
   const auto number = names_.add(question.name);
-  if (!number)
-    return refuse(question, fmt::format("more than {} names", NameTable::kMost), DnsCode::server_failure, reply);
+  if (!number) return refuse(question, "too many names", DnsCode::server_failure, reply);
   reply(write_answer(question, DnsCode::no_error, NameTable::address(*number, question.type == kTypeAaaa)));
 }
 

@@ -48,7 +48,7 @@ class DnsStub {
   BoxShare& box_;
   NameTable& names_;
   Fd udp_, tcp_;
-  std::set<std::string> asked_;  // names that reached a resolver, whatever it said
+  std::set<std::string> chosen_;  // names below a wildcard that reached a resolver, whatever it said
   std::map<std::uint64_t, Open> open_;
   std::map<std::uint64_t, Stream> streams_;
   std::uint64_t next_ = 1;

@@ -14,8 +14,8 @@
 namespace pctx::net {
 namespace {
 
-constexpr std::size_t kPiece = 256 * 1024;  // at once, where no rate says less
-constexpr std::size_t kTurn = 4 * kPiece;   // then it is another connection's turn
+constexpr std::size_t kPiece = 1024 * 1024;  // at once, where no rate says less
+constexpr std::size_t kTurn = 4 * kPiece;    // then it is another connection's turn
 constexpr std::size_t kCheckedPiece = 16 * 1024;
 
 }  // namespace

@@ -115,6 +115,14 @@ TEST(TlsGate, holds_a_second_hello_to_the_same_name) {
   EXPECT_TRUE(old.done);
 }
 
+TEST(TlsGate, does_not_hold_the_first_hello_for_the_second) {
+  TlsGate gate(kName);
+  std::string out;
+  const std::string first = hello(server_name(kName));
+  ASSERT_TRUE(gate.feed(first + first.substr(0, 20), out));
+  EXPECT_EQ(out, first);
+}
+
 Fed http(const std::string& bytes, std::size_t piece = 4096) { return feed(HttpGate(kName, 80), bytes, piece); }
 
 const std::string kGet = "GET /x HTTP/1.1\r\nHost: api.example.com\r\n\r\n";

@@ -8,13 +8,14 @@
 #include <string_view>
 #include <vector>
 
-#include "policy/ip.h"
+#include "policy/network.h"
 
 namespace pctx::net {
 
 class NameTable {
  public:
-  static constexpr std::size_t kMost = 1024;
+  static constexpr std::size_t kMostChosen = 1024;                  // names below a wildcard, which the guest makes up
+  static constexpr std::size_t kMost = kMostChosen + kMaxNetRules;  // so that those of the list always have room
 
   // The name's number, a new one if it has none yet; nothing if the table is full.
   std::optional<std::size_t> add(std::string_view name);

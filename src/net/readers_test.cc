@@ -2,6 +2,7 @@
 #include <gtest/gtest.h>
 
 #include "net/address_class.h"
+#include "net/confine.h"
 #include "net/dns.h"
 #include "net/host_config.h"
 #include "net/name_table.h"
@@ -226,6 +227,55 @@ TEST(Packets, ignore_what_is_no_attempt) {
   std::string fragment = whole;
   fragment[7] = 1;
   EXPECT_FALSE(read_attempt(fragment));
+}
+
+Action decided(const char* name, std::array<std::uint64_t, 3> args = {}) {
+  seccomp_data call{};
+  call.nr = *syscall_number(kHostArch, name);
+  call.arch = audit_arch(kHostArch);
+  std::copy(args.begin(), args.end(), std::begin(call.args));
+  return decide(relay_filter(kHostArch), call);
+}
+
+TEST(RelayFilter, lets_bytes_move_and_nothing_else) {
+  for (const char* name : {"splice", "accept4", "connect", "epoll_wait", "recvmsg", "exit_group"})
+    EXPECT_EQ(decided(name), Action::allow()) << name;
+  EXPECT_EQ(decided("socket", {2, 1 | 02000000, 0}), Action::allow());
+  EXPECT_EQ(decided("socket", {10, 2 | 02004000, 17}), Action::allow());
+  EXPECT_EQ(decided("mmap", {0, 4096, 3}), Action::allow());
+  for (const char* name : {"execve",
+                           "execveat",
+                           "clone",
+                           "clone3",
+                           "fork",
+                           "ptrace",
+                           "kill",
+                           "tgkill",
+                           "bind",
+                           "listen",
+                           "socketpair",
+                           "mount",
+                           "unshare",
+                           "setns",
+                           "prctl",
+                           "ioctl",
+                           "process_vm_readv",
+                           "pidfd_getfd",
+                           "io_uring_setup",
+                           "bpf",
+                           "keyctl",
+                           "chroot",
+                           "memfd_create",
+                           "openat2",
+                           "setuid"})
+    EXPECT_EQ(decided(name), Action::fail(EPERM)) << name;
+  EXPECT_EQ(decided("openat"), Action::fail(ENOENT));
+  EXPECT_EQ(decided("socket", {1, 1, 0}), Action::fail(EPERM)) << "unix";
+  EXPECT_EQ(decided("socket", {2, 3, 1}), Action::fail(EPERM)) << "raw";
+  EXPECT_EQ(decided("socket", {16, 3, 0}), Action::fail(EPERM)) << "netlink";
+  EXPECT_EQ(decided("socket", {2, 1, 132}), Action::fail(EPERM)) << "sctp";
+  EXPECT_EQ(decided("mmap", {0, 4096, 7}), Action::fail(EPERM)) << "executable memory";
+  EXPECT_EQ(decided("mprotect", {0, 4096, 5}), Action::fail(EPERM));
 }
 
 TEST(TokenBucket, holds_to_its_rate) {

@@ -67,7 +67,7 @@ int bound(int type, std::uint16_t port) {
   ::mount(nullptr, "/", nullptr, MS_REC | MS_PRIVATE, nullptr);
   shell(
       "ip link set lo up; ip addr add 198.18.0.2/32 dev lo; ip -6 addr add fd70:6374:7800::2/128 dev lo nodad;"
-      "ip route add local 198.18.0.0/15 dev lo; ip -6 route add local fd70:6374:7800::/64 dev lo");
+      "ip route add local 198.18.0.0/15 dev lo; ip -6 route add local default dev lo");
   bool any = false;
   for (const NetRule& rule : policy.rules) {
     any = any || rule.kind == NetRule::Kind::any;
@@ -75,8 +75,7 @@ int bound(int type, std::uint16_t port) {
       shell(fmt::format("ip {} route add local {}/{} dev lo", rule.address.address.v6 ? "-6" : "-4",
                         rule.address.address.text(), rule.address.length));
   }
-  shell(any ? "ip route add local default dev lo; ip -6 route add local default dev lo"
-            : "ip route add default dev lo src 198.18.0.2; ip -6 route add default dev lo src fd70:6374:7800::2");
+  shell(any ? "ip route add local default dev lo" : "ip route add default dev lo src 198.18.0.2");
   char path[] = "/tmp/relay-resolv-XXXXXX";
   const int file = ::mkstemp(path);
   const std::string text = "nameserver 198.18.0.1\n";
