@@ -70,6 +70,11 @@ void Worker::fail(Error error) {
   if (!pidfd_) become(State::ended);
 }
 
+void Worker::expect_soon() {
+  loop_.cancel(patience_);
+  patience_ = loop_.after(kPatience, [this] { fail(unavailable("a Worker was not ready in time", "try again")); });
+}
+
 Result<void> Worker::cut(const Maker& maker) {
   cgroup_ = PCTX_TRY(BoxCgroup::make(plan_, unique_cgroup_name(tag_)));
   tasks_ = PCTX_TRY(cgroup_.open_tasks());
@@ -88,7 +93,7 @@ Result<void> Worker::cut(const Maker& maker) {
   CutOrder order{.tag = tag_, .first_pid = random_pid(), .status = theirs.get(), .ready = made_by.get()};
   for (const Fd& fd : tasks_) order.tasks.push_back(fd.get());
   PCTX_TRY(order_cut(maker, order));
-  patience_ = loop_.after(kPatience, [this] { fail(unavailable("a Worker was not ready in time", "try again")); });
+  expect_soon();
   loop_.watch(status_.get(), EPOLLIN, [this](std::uint32_t) { on_status(); });
   if (memory_event_)
     loop_.watch(memory_event_.get(), EPOLLIN, [this](std::uint32_t) {
@@ -114,12 +119,14 @@ void Worker::on_cut(Fd pidfd, int error) {
   loop_.watch(made_.get(), EPOLLIN, [this](std::uint32_t) {
     loop_.forget(made_.get());
     made_.reset();
+    loop_.cancel(patience_);  // a Zygote that is being replaced may take its time
     if (state_ == State::cutting && !error_) become(State::forking);
   });
 }
 
 Result<std::vector<int>> Worker::fork_order() {
   zygote_ = around_.zygote();
+  expect_soon();
   namespaces_ = PCTX_TRY(open_namespaces(init_));
   std::vector<int> fds{their_null_.get(), their_socket_.get(), their_out_.get(), their_err_.get()};
   for (const Fd& fd : namespaces_.fds) fds.push_back(fd.get());

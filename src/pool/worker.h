@@ -76,6 +76,7 @@ class Worker {
 
  private:
   void become(State state);
+  void expect_soon();  // the next step of being made
   void fail(Error error);
   void on_status();
   void on_ready_byte();
