@@ -266,7 +266,7 @@ HostFeatures probe_host() {
   const auto apparmor = sys::try_read_file("/sys/module/apparmor/parameters/enabled");
   host.apparmor = apparmor && apparmor->starts_with('Y');
   if (host.apparmor) {
-    host.apparmor_profile = profile_is_loaded(kGuestProfile);
+    host.apparmor_profile = profile_is_loaded(kGuestProfile) && profile_is_loaded(kZygoteProfile);
   }
   host.cgroup = probe_cgroups(host.privileged);
   if (host.privileged) {
