@@ -56,6 +56,7 @@ class Broker {
   std::string status() const;
 
   sys::Loop& loop_;
+  Mover mover_{loop_};
   Fd listener_;
   const BrokerOptions options_;
   std::map<int, std::unique_ptr<Session>> sessions_;
@@ -161,7 +162,7 @@ Result<Broker::Entry*> Broker::entry_for(const PoolSpec& spec) {
   const std::string key = spec.key();
   if (const auto found = pools_.find(key); found != pools_.end()) return &found->second;
   Entry entry;
-  entry.pool = PCTX_TRY(Pool::start(loop_, spec,
+  entry.pool = PCTX_TRY(Pool::start(loop_, mover_, spec,
                                     {.available = [this, key] { serve_queue(key); },
                                      .ended = [this](Worker& worker) { on_ended(worker); },
                                      .failed = [this, key](const Error& error) { on_pool_failed(key, error); },

@@ -34,7 +34,7 @@ class Pool {
     std::function<bool()> room;                // one more Worker may live
   };
 
-  static Result<std::unique_ptr<Pool>> start(sys::Loop& loop, const PoolSpec& spec, Listener listener);
+  static Result<std::unique_ptr<Pool>> start(sys::Loop& loop, Mover& mover, const PoolSpec& spec, Listener listener);
   ~Pool();
   Pool(const Pool&) = delete;
   Pool& operator=(const Pool&) = delete;
@@ -59,7 +59,8 @@ class Pool {
     Clock::time_point since;
   };
 
-  Pool(sys::Loop& loop, Plan plan, Listener listener) : loop_(loop), plan_(std::move(plan)), listener_(listener) {}
+  Pool(sys::Loop& loop, Mover& mover, Plan plan, Listener listener)
+      : loop_(loop), mover_(mover), plan_(std::move(plan)), listener_(listener) {}
   void on_maker();
   void on_zygote_status();
   void on_zygote_end();
@@ -79,6 +80,7 @@ class Pool {
   void fail(Error error);
 
   sys::Loop& loop_;
+  Mover& mover_;
   Plan plan_;
   Listener listener_;
   Command command_;  // the Zygote's

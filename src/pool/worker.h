@@ -3,6 +3,7 @@
 
 #include <chrono>
 #include <functional>
+#include <optional>
 #include <string>
 
 #include "base/fd.h"
@@ -12,6 +13,7 @@
 #include "box/watchdog.h"
 #include "launch/maker.h"
 #include "pool/inspect.h"
+#include "pool/mover.h"
 #include "sys/loop.h"
 
 namespace pctx {
@@ -41,6 +43,7 @@ class Worker {
     pid_t maker;
     std::function<std::set<pid_t>()> known;
     std::function<pid_t()> zygote;
+    Mover& mover;
   };
   Worker(sys::Loop& loop, const Plan& plan, std::uint16_t tag, Surroundings around,
          std::function<void(Worker&)> changed);
@@ -82,6 +85,7 @@ class Worker {
   void on_ready_byte();
   void check_limits();
   Result<void> inspect();
+  void admit(std::optional<pid_t> moved);  // to those that wait for a call
 
   sys::Loop& loop_;
   const Plan& plan_;
@@ -98,6 +102,7 @@ class Worker {
   Fd socket_, out_, err_;                                 // the caller's ends
   Fd their_null_, their_socket_, their_out_, their_err_;  // until we know them again in the Worker
   TreeMeter meter_;
+  Mover::Ticket moving_ = 0;
   sys::Loop::TimerId deadline_ = 0, watch_ = 0, patience_ = 0;
   Verdict verdict_;
   bool told_ = false;  // we know how it ended
