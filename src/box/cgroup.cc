@@ -90,8 +90,12 @@ std::vector<Hierarchy> hierarchies(const CgroupHost& host, bool cpu_accounting) 
 // a cgroup with processes of its own may not have controlled children.
 Result<void> prepare_unified(const CgroupHost& host, int parent) {
   if (host.own_scope) {
-    if (::mkdirat(parent, "supervisor", 0755) != 0 && errno != EEXIST) return os_error("cannot make a leaf cgroup");
-    PCTX_TRY(sys::write_at(parent, "supervisor/cgroup.procs", "0"));
+    if (::mkdirat(parent, kOwnLeaf, 0755) != 0 && errno != EEXIST) return os_error("cannot make a leaf cgroup");
+    const Fd leaf{::openat(parent, kOwnLeaf, kDirectory)};
+    const std::string processes = sys::try_read_file("cgroup.procs", 65536, parent).value_or("0\n");
+    for (std::string_view pid : sys::split(processes, '\n'))
+      if (auto moved = sys::write_at(leaf.get(), "cgroup.procs", pid); !moved && moved.error().code != ESRCH)
+        return moved;
   }
   const std::string enabled = sys::try_read_file("cgroup.subtree_control", 4096, parent).value_or("");
   const std::string available = sys::try_read_file("cgroup.controllers", 4096, parent).value_or("");
@@ -241,6 +245,11 @@ Result<void> BoxCgroup::remove() {
       return os_error(fmt::format("cannot remove the cgroup {}/{}", entry.where, entry.name));
   }
   return {};
+}
+
+void settle_in_scope(const CgroupHost& host) {
+  if (!host.own_scope) return;
+  if (const Fd parent = open_directory(host.unified)) (void)prepare_unified(host, parent.get());
 }
 
 void sweep_cgroups(const CgroupHost& host) {

@@ -58,6 +58,10 @@ class BoxCgroup {
   std::vector<Part> parts_;
 };
 
+// For those who make many boxes and have company: steps into a leaf of the delegated scope while we are alone in it, so
+// that everybody who looks later finds it settled.
+void settle_in_scope(const CgroupHost& host);
+
 // Removes what runs that were killed together with their janitors have left, under a lock; live boxes are left alone.
 void sweep_cgroups(const CgroupHost& host);
 

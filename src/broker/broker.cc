@@ -57,6 +57,7 @@ class Broker {
   std::string status() const;
 
   sys::Loop& loop_;
+  Mover mover_{loop_};
   Fd listener_;
   const BrokerOptions options_;
   RelayKeeper relay_{RelayKeeper::Serves::many_boxes};
@@ -164,7 +165,7 @@ Result<Broker::Entry*> Broker::entry_for(const PoolSpec& spec) {
   const std::string key = spec.key();
   if (const auto found = pools_.find(key); found != pools_.end()) return &found->second;
   Entry entry;
-  entry.pool = PCTX_TRY(Pool::start(loop_, spec, relay_,
+  entry.pool = PCTX_TRY(Pool::start(loop_, mover_, relay_, spec,
                                     {.available = [this, key] { serve_queue(key); },
                                      .ended = [this](Worker& worker) { on_ended(worker); },
                                      .failed = [this, key](const Error& error) { on_pool_failed(key, error); },

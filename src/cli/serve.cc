@@ -76,6 +76,7 @@ void allow_descriptors() {
 
 int serve_here(const BrokerAddress& address, Bound bound, const BrokerOptions& options) {
   allow_descriptors();
+  settle_in_scope(probe_host().cgroup);
   start_sweeper();
   (void)::prctl(PR_SET_NAME, kBrokerProcess);
   give_way_to_callers();

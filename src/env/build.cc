@@ -163,11 +163,11 @@ Result<std::optional<std::string>> Build::in_box(const Step& step, std::vector<s
   options.tick = [&] { return keep_going(step, since); };
   const Ending ending = PCTX_TRY(run_box(plan, {std::move(command)}, options));
   if (progress_) progress_(step.name, std::chrono::duration_cast<Millis>(Clock::now() - since), true);
-  if (ending.outcome.kind == OutcomeKind::exited && ending.outcome.exit_code == 0 && stopped_.empty())
-    return std::optional{ending.captured_stdout};
   const Outcome& outcome = ending.outcome;
-  // However the program answers: Python's compiler ends with an ordinary 1.
+  // However the program answers: Python's compiler ends with an ordinary 1, or goes on.
   interrupted_ |= ending.forwarded_signal != 0;
+  if (outcome.kind == OutcomeKind::exited && outcome.exit_code == 0 && stopped_.empty() && !interrupted_)
+    return std::optional{ending.captured_stdout};
   failed_.why = !stopped_.empty() ? stopped_
                 : interrupted_    ? "it was interrupted"
                 : outcome.kind == OutcomeKind::timed_out
@@ -245,7 +245,8 @@ Result<Ensured> Build::run(const Store& store, const std::string& key) {
   record_.network = "host";
   record_.source = request_.source;
   record_.seconds = std::chrono::duration<double>(Clock::now() - started_).count();
-  if (auto finished = finish_tree(tree_.get(), requirements_, std::move(record_)); !finished) {
+  const Fd shared = PCTX_TRY(store.open_shared());
+  if (auto finished = finish_tree(tree_.get(), shared.get(), requirements_, std::move(record_)); !finished) {
     // What the packages did is their failure, what the system refuses is ours.
     if (finished.error().kind != ErrorKind::unavailable) return std::move(finished).error();
     failed_.why = finished.error().what;

@@ -68,12 +68,12 @@ Result<void> write_new(int tree, const char* name, std::string_view text) {
 
 }  // namespace
 
-Result<void> finish_tree(int tree, const std::vector<Requirement>& requirements, Record record) {
+Result<void> finish_tree(int tree, int shared, const std::vector<Requirement>& requirements, Record record) {
   record.uv = PCTX_TRY(check_interpreter(tree, record.python));
   for (const char* name : {kScratchName, ".lock", ".gitignore", "CACHEDIR.TAG", kRecordName, kManifestName})
     PCTX_TRY(remove_tree(tree, name));
   find_modules(tree, requirements, record);
-  const Frozen frozen = PCTX_TRY(freeze(tree));
+  const Frozen frozen = PCTX_TRY(freeze(tree, shared));
   record.size = frozen.size;
   PCTX_TRY(write_new(tree, kManifestName, frozen.manifest));
   PCTX_TRY(write_new(tree, kRecordName, record_to_json(record)));

@@ -14,6 +14,6 @@ inline constexpr const char* kScratchName = ".build";  // in the tree: caches of
 
 // `record` holds what is known; sizes, modules and the version of uv are filled in. The top itself stays writable for
 // its owner: the kernel refuses to move a folder that is not.
-Result<void> finish_tree(int tree, const std::vector<Requirement>& requirements, Record record);
+Result<void> finish_tree(int tree, int shared, const std::vector<Requirement>& requirements, Record record);
 
 }  // namespace pctx::env

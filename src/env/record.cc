@@ -52,7 +52,7 @@ Result<Record> record_from_json(const std::string& text) {
   try {  // the seam: what the library throws for a wrong type goes no further
     Record record;
     record.key = json.at("key");
-    record.requested = json.at("requested");
+    json.at("requested").get_to(record.requested);
     const Json& python = json.at("python");
     record.python = {python.at("executable"),     python.at("prefix"),   python.at("version"),
                      python.at("implementation"), python.at("platform"), python.at("libc")};

@@ -15,6 +15,7 @@
 #include <fmt/format.h>
 
 #include "env/key.h"
+#include "env/share.h"
 #include "sys/files.h"
 
 namespace pctx::env {
@@ -97,7 +98,7 @@ Result<Store> Store::open() {
   if (::realpath(wanted.c_str(), resolved.data()) == nullptr) return os_error(fmt::format("cannot use {}", wanted));
   Store store{resolved.data()};
   PCTX_TRY(check_owner(store.folder_));
-  for (const char* part : {"env", "new", "old", "lock", "python"}) {
+  for (const char* part : {"env", "new", "old", "lock", "python", "shared"}) {
     PCTX_TRY(make_folders(sys::join(store.folder_, part)));
     PCTX_TRY(check_owner(sys::join(store.folder_, part)));
   }
@@ -167,6 +168,10 @@ Result<Environment> Store::publish(const std::string& key, const std::string& st
   auto found = PCTX_TRY(find(key));
   if (!found) return unavailable("an Environment was damaged right after it was built", "look at the disk");
   return *std::move(found);
+}
+
+Result<Fd> Store::open_shared() const {
+  return sys::open_at(AT_FDCWD, folder_ + "/shared", O_RDONLY | O_DIRECTORY | O_NOFOLLOW);
 }
 
 Result<std::vector<StoredEnvironment>> Store::list() const {
@@ -254,6 +259,8 @@ Result<Pruned> Store::prune(const PruneLimits& limits) const {
     pruned.bytes_left -= entry.record.size.bytes;
     pruned.removed.push_back(entry);
   }
+  if (!limits.dry_run)
+    if (const auto shared = open_shared()) (void)sweep_shared(shared->get());
   return pruned;
 }
 

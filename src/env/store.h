@@ -1,6 +1,7 @@
 // The store of Environments: a folder of the user's own. `env/KEY` is a published Environment, `new/KEY-N` one that is
-// being built, `old/KEY-N` one that was replaced while in use. Two locks for each key, both outside of what a box is
-// ever lent: `build` is held by whoever builds it, `use` is shared by whoever uses it.
+// being built, `old/KEY-N` one that was replaced while in use, `shared` what several have in common. Two locks for each
+// key, both outside of what a box is ever lent: `build` is held by whoever builds it, `use` is shared by whoever uses
+// it.
 #pragma once
 
 #include <optional>
@@ -77,6 +78,8 @@ class Store {
   Result<Pruned> prune(const PruneLimits& limits) const;
   // What killed builds have left.
   void sweep() const;
+
+  Result<Fd> open_shared() const;  // files that Environments have in common, see share.h
 
   std::string environment_path(const std::string& key) const { return folder_ + "/env/" + key; }
   std::string memory() const { return folder_ + "/python"; }

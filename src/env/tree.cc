@@ -4,11 +4,13 @@
 #include <fcntl.h>
 
 #include <algorithm>
+#include <array>
 #include <memory>
 
 #include <fmt/format.h>
 
 #include "box/terminal.h"
+#include "env/share.h"
 #include "sys/files.h"
 #include "sys/kernel_abi.h"
 
@@ -156,7 +158,16 @@ Result<void> remove_tree(int parent, const std::string& name) {
   }
 }
 
-Result<Frozen> freeze(int top) {
+std::optional<Sha256::Digest> sha256_of(int fd) {
+  Sha256 hash;
+  std::array<char, 65536> buffer;
+  ssize_t got;
+  while ((got = ::read(fd, buffer.data(), buffer.size())) > 0)
+    hash.update({buffer.data(), static_cast<std::size_t>(got)});
+  return got < 0 ? std::nullopt : std::optional{hash.finish()};
+}
+
+Result<Frozen> freeze(int top, int shared) {
   Frozen frozen;
   std::string others;
   const uid_t owner = ::geteuid();
@@ -177,11 +188,15 @@ Result<Frozen> freeze(int top) {
         }
         if (directory) {
           ++frozen.size.folders;
-          frozen.manifest += folder_line(path, status);
+          struct stat now {};  // sharing what is in it has changed its time
+          if (::fstatat(folder, name.c_str(), &now, AT_SYMLINK_NOFOLLOW) != 0)
+            return os_error("cannot look at a folder of an Environment");
+          frozen.manifest += folder_line(path, now);
         } else {
           ++frozen.size.files;
           frozen.size.bytes += static_cast<std::uint64_t>(status.st_size);
           others += other_line(folder, name, path, status);
+          if (shared >= 0 && S_ISREG(status.st_mode)) share_file(folder, name, status, shared);
         }
         return {};
       },

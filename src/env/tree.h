@@ -7,12 +7,14 @@
 #include <cstdint>
 #include <functional>
 #include <map>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
 
 #include "base/fd.h"
 #include "base/result.h"
+#include "base/sha256.h"
 
 namespace pctx::env {
 
@@ -38,7 +40,8 @@ struct Frozen {
   std::string manifest;
   TreeSize size;
 };
-Result<Frozen> freeze(int top);
+// With `shared`, files that other Environments have too are kept once, see share.h.
+Result<Frozen> freeze(int top, int shared = -1);
 
 // Whether each folder of the manifest is as it was: a file that was removed, added or renamed changes its folder's
 // time. One look per folder, none per file.
@@ -46,6 +49,9 @@ bool folders_are_unchanged(int top, std::string_view manifest, std::uint64_t exp
 
 // What differs from the manifest, in words; empty if nothing does. Reads every file that a RECORD has a hash of.
 Result<std::vector<std::string>> compare_with_manifest(int top, std::string_view manifest);
+
+// Of everything that is left to read; nothing if it cannot be read.
+std::optional<Sha256::Digest> sha256_of(int fd);
 
 // A path as the manifest writes it: printable, without blanks, reversible.
 std::string manifest_path(std::string_view path);

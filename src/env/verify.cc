@@ -32,14 +32,6 @@ std::string normal(std::string_view path) {
   return fmt::format("{}", fmt::join(parts, "/"));
 }
 
-std::string hash_of(int fd) {
-  Sha256 hash;
-  std::array<char, 65536> buffer;
-  for (ssize_t got; (got = ::read(fd, buffer.data(), buffer.size())) > 0;)
-    hash.update({buffer.data(), static_cast<std::size_t>(got)});
-  return base64_url(hash.finish());
-}
-
 }  // namespace
 
 Result<std::vector<std::string>> compare_with_manifest(int top, std::string_view manifest) {
@@ -85,7 +77,8 @@ Result<std::vector<std::string>> compare_with_manifest(int top, std::string_view
       const std::string_view digest = line.substr(mark + 8, 43);
       if (expected.find(manifest_path(path)) == expected.end()) continue;
       const auto file = sys::open_at(top, path, O_RDONLY | O_NOFOLLOW | O_NONBLOCK | O_NOCTTY);
-      if (file && hash_of(file->get()) != digest) differs(manifest_path(path), "has other content");
+      const auto found = file ? sha256_of(file->get()) : std::nullopt;
+      if (found && base64_url(*found) != digest) differs(manifest_path(path), "has other content");
     }
   }
   return differences;

@@ -26,8 +26,8 @@ profile pctx-sandbox @{pctx_launchers} flags=(unconfined) {
 }
 )profile";
 
-inline constexpr std::string_view kGuestProfileText = R"profile(# What a guest may do after its exec, on top of the box's namespaces, Landlock rules and system call filter: it attaches to no
-# program, pctx-sandbox enters it by name. Install it with `sudo pctx-sandbox setup`, or by hand: copy it to
+inline constexpr std::string_view kGuestProfileText = R"profile(# What a guest may do after its exec, on top of the box's namespaces, Landlock rules and system call filter: the profiles attach
+# to no program, pctx-sandbox enters them by name. Install them with `sudo pctx-sandbox setup`, or by hand: copy it to
 # /etc/apparmor.d/pctx-sandbox-guest, then `apparmor_parser -r /etc/apparmor.d/pctx-sandbox-guest`.
 
 # The oldest that has everything named below: Debian 12 and Ubuntu 22.04 ship no later one.
@@ -60,6 +60,39 @@ profile pctx-sandbox-guest flags=(attach_disconnected, mediate_deleted) {
   ptrace (readby, tracedby),
 
   deny capability,
+  deny mount,
+  deny remount,
+  deny umount,
+  deny pivot_root,
+
+  include if exists <local/pctx-sandbox-guest>
+}
+
+# A Zygote, and the Workers that it forks: the same, but for the rights that it needs to fork into their boxes. It has them in the
+# user namespaces of those boxes and nowhere else, and a Worker has given them up before it is lent.
+profile pctx-sandbox-zygote flags=(attach_disconnected, mediate_deleted) {
+  file,
+  deny /proc/** wl,
+  deny /sys/** wl,
+
+  network inet stream,
+  network inet dgram,
+  network inet6 stream,
+  network inet6 dgram,
+  network unix,
+  unix,
+  deny network inet raw,
+  deny network inet6 raw,
+  deny network packet,
+
+  signal (send) peer=pctx-sandbox-zygote,
+  signal (receive),
+  ptrace (read, trace) peer=pctx-sandbox-zygote,
+  ptrace (readby, tracedby),
+
+  capability sys_admin,
+  capability sys_chroot,
+  capability setpcap,
   deny mount,
   deny remount,
   deny umount,

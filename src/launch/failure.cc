@@ -76,7 +76,7 @@ Error describe_failure(const StatusFrame& frame, const Plan& plan, const Command
     case Step::rlimit:
       return os_error(fmt::format("cannot set the limit '{}'", plan.rlimits[at].name), code);
     case Step::apparmor:
-      return unavailable(fmt::format("the AppArmor profile {} cannot be entered", kGuestProfile),
+      return unavailable(fmt::format("the AppArmor profile {} cannot be entered", plan.apparmor),
                          "load it again: sudo pctx-sandbox setup");
     case Step::landlock:
       return os_error("cannot apply the Landlock rules", code);

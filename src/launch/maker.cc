@@ -90,7 +90,7 @@ struct Order {
 };
 
 // run_guest talks with a pid 1 that builds the root at the same time; here all is built already.
-[[noreturn]] void become_zygote(ChildPlan plan, const Order& order) noexcept {
+[[noreturn]] void become_zygote(ChildPlan plan, const Order& order, int whole_proc) noexcept {
   int sync[2];
   if (::socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, sync) != 0 || ::send(sync[0], "r", 1, MSG_NOSIGNAL) != 1)
     fail(plan, Step::fork);
@@ -101,7 +101,7 @@ struct Order {
   plan.new_network = plan.new_uts = plan.cgroup_namespace = plan.set_ids = plan.spread = false;
   plan.send_probes = false;
   plan.guest_channel = -1;
-  run_guest(plan, sync[1], -1);
+  run_guest(plan, sync[1], whole_proc);
 }
 
 [[noreturn]] void run_cut(ChildPlan plan, const Order& order, int gate) noexcept {
@@ -111,6 +111,7 @@ struct Order {
   if (::read(gate, &byte, 1) != 0) ::_exit(127);
   const int root = ::open("/", O_PATH | O_DIRECTORY | O_CLOEXEC);
   if (root < 0) fail(plan, Step::root);
+  const int whole_proc = order.zygote ? ::open("/proc", O_PATH | O_DIRECTORY | O_CLOEXEC) : -1;
   if (plan.new_uts && ::sethostname(plan.hostname, plan.hostname_size) != 0) fail(plan, Step::hostname);
   // A Zygote has no business with the network of its Workers.
   if (plan.network != nullptr && !order.zygote)
@@ -136,7 +137,7 @@ struct Order {
     send_probes(plan, root, proc);
   }
   ::close(proc);
-  if (order.zygote) become_zygote(plan, order);
+  if (order.zygote) become_zygote(plan, order, whole_proc);
   become_init(plan, kInitImage, order.std_fds[0]);
 }
 

@@ -169,13 +169,11 @@ Result<Plan> compile(const Policy& policy, const HostFeatures& host, const Compi
   PCTX_TRY(plan_filter(plan, host, inputs));
   plan_environment(plan, host);
   plan_settings(plan);
-  // The profile denies every capability, and a Zygote needs those that it has in the boxes it forks into.
-  plan.apparmor = host.apparmor_profile && !inputs.pool;
-  const char* missing = !host.apparmor ? "this kernel has no AppArmor"
-                        : host.apparmor_profile
-                            ? "Workers run without the profile, which denies what forking them needs"
-                            : "the profile pctx-sandbox-guest is not loaded";
-  plan.layer(Layer::apparmor) = plan.apparmor ? LayerState{true, kGuestProfile} : LayerState{false, missing};
+  if (host.apparmor_profile) plan.apparmor = inputs.pool ? kZygoteProfile : kGuestProfile;
+  plan.layer(Layer::apparmor) = host.apparmor_profile
+                                    ? LayerState{true, plan.apparmor}
+                                    : LayerState{false, host.apparmor ? "the profile pctx-sandbox-guest is not loaded"
+                                                                      : "this kernel has no AppArmor"};
   PCTX_TRY(check_layers(plan));
   return plan;
 }

@@ -60,7 +60,7 @@ Error talks_out_of_turn() {
 
 }  // namespace
 
-Result<std::unique_ptr<Pool>> Pool::start(sys::Loop& loop, const PoolSpec& spec, RelayKeeper& relay,
+Result<std::unique_ptr<Pool>> Pool::start(sys::Loop& loop, Mover& mover, RelayKeeper& relay, const PoolSpec& spec,
                                           Listener listener) {
   Policy policy = spec.policy;
   if (policy.network == Network::host)
@@ -70,7 +70,7 @@ Result<std::unique_ptr<Pool>> Pool::start(sys::Loop& loop, const PoolSpec& spec,
   inputs.pool = true;
   Plan plan = PCTX_TRY(compile_here(policy, std::move(inputs)));
   if (plan.network) PCTX_TRY(relay.start());
-  std::unique_ptr<Pool> pool{new Pool(loop, std::move(plan), relay, std::move(listener))};
+  std::unique_ptr<Pool> pool{new Pool(loop, mover, relay, std::move(plan), std::move(listener))};
   // Forks and imports take their Zygote's own time, of which no call may use up the rest.
   std::erase_if(pool->plan_.rlimits, [](const ResourceLimit& limit) { return limit.resource == RLIMIT_CPU; });
   // Every process below the maker counts for the Zygote's own fork; Workers get theirs when they are made.
@@ -414,7 +414,7 @@ void Pool::add_worker() {
                                       for (const auto& each : workers_) known.insert({each->init(), each->pid()});
                                       return known;
                                     },
-                                    [this] { return zygote_.pid; }};
+                                    [this] { return zygote_.pid; }, mover_};
   auto worker =
       std::make_unique<Worker>(loop_, plan_, next_tag_, around, [this](Worker& changed) { on_change(changed); });
   if (auto cut = worker->cut(maker_); !cut) return fail(std::move(cut).error());

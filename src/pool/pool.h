@@ -34,7 +34,7 @@ class Pool {
     std::function<bool()> room;                // one more Worker may live
   };
 
-  static Result<std::unique_ptr<Pool>> start(sys::Loop& loop, const PoolSpec& spec, RelayKeeper& relay,
+  static Result<std::unique_ptr<Pool>> start(sys::Loop& loop, Mover& mover, RelayKeeper& relay, const PoolSpec& spec,
                                              Listener listener);
   ~Pool();
   Pool(const Pool&) = delete;
@@ -60,8 +60,8 @@ class Pool {
     Clock::time_point since;
   };
 
-  Pool(sys::Loop& loop, Plan plan, RelayKeeper& relay, Listener listener)
-      : loop_(loop), plan_(std::move(plan)), relay_(relay), listener_(listener) {}
+  Pool(sys::Loop& loop, Mover& mover, RelayKeeper& relay, Plan plan, Listener listener)
+      : loop_(loop), mover_(mover), relay_(relay), plan_(std::move(plan)), listener_(listener) {}
   void on_maker();
   void on_zygote_status();
   void on_zygote_end();
@@ -81,8 +81,9 @@ class Pool {
   void fail(Error error);
 
   sys::Loop& loop_;
-  Plan plan_;
+  Mover& mover_;
   RelayKeeper& relay_;  // the Broker's one
+  Plan plan_;
   Listener listener_;
   Command command_;  // the Zygote's
   Maker maker_;

@@ -36,10 +36,6 @@ std::uint16_t random_pid() {
   return static_cast<std::uint16_t>(300 + value % 30'000);
 }
 
-Result<void> join_by_pid(int directory, pid_t pid) {
-  return sys::write_at(directory, "cgroup.procs", std::to_string(pid));
-}
-
 }  // namespace
 
 std::string unique_cgroup_name(std::uint16_t tag) {
@@ -54,6 +50,7 @@ Worker::~Worker() {
   loop_.cancel(patience_);
   loop_.cancel(deadline_);
   loop_.cancel(watch_);
+  around_.mover.forget(moving_);
   for (const Fd* fd : {&status_, &made_, &memory_event_, &socket_}) loop_.forget(fd->get());
   if (pidfd_) (void)abi::pidfd_send_signal(pidfd_.get(), SIGKILL);
   if (network_ != 0) around_.relay.remove(network_, [](const NetworkRecord&) {});
@@ -70,6 +67,11 @@ void Worker::fail(Error error) {
   if (!discarded_) error_ = std::move(error);
   kill();
   if (!pidfd_) become(State::ended);
+}
+
+void Worker::expect_soon() {
+  loop_.cancel(patience_);
+  patience_ = loop_.after(kPatience, [this] { fail(unavailable("a Worker was not ready in time", "try again")); });
 }
 
 Result<void> Worker::cut(const Maker& maker) {
@@ -90,7 +92,7 @@ Result<void> Worker::cut(const Maker& maker) {
   CutOrder order{.tag = tag_, .first_pid = random_pid(), .status = theirs.get(), .ready = made_by.get()};
   for (const Fd& fd : tasks_) order.tasks.push_back(fd.get());
   PCTX_TRY(order_cut(maker, order));
-  patience_ = loop_.after(kPatience, [this] { fail(unavailable("a Worker was not ready in time", "try again")); });
+  expect_soon();
   loop_.watch(status_.get(), EPOLLIN, [this](std::uint32_t) { on_status(); });
   if (memory_event_)
     loop_.watch(memory_event_.get(), EPOLLIN, [this](std::uint32_t) {
@@ -108,20 +110,18 @@ void Worker::on_cut(Fd pidfd, int error) {
   const auto init = pid_of(pidfd_.get());
   if (!init) return fail(init.error());
   init_ = *init;
-  // v2 has no way for a process to join by itself that would not stop the world; nobody waits for this Worker yet.
-  if (const int directory = cgroup_.directory(); directory >= 0) {
-    if (auto moved = join_by_pid(directory, init_); !moved) return fail(std::move(moved).error());
-  }
   // End of file when init has started: only then may anything be forked into the box.
   loop_.watch(made_.get(), EPOLLIN, [this](std::uint32_t) {
     loop_.forget(made_.get());
     made_.reset();
+    loop_.cancel(patience_);  // a Zygote that is being replaced may take its time
     if (state_ == State::cutting && !error_) become(State::forking);
   });
 }
 
 Result<std::vector<int>> Worker::fork_order() {
   zygote_ = around_.zygote();
+  expect_soon();
   namespaces_ = PCTX_TRY(open_namespaces(init_));
   std::vector<int> fds{their_null_.get(), their_socket_.get(), their_out_.get(), their_err_.get()};
   for (const Fd& fd : namespaces_.fds) fds.push_back(fd.get());
@@ -141,7 +141,6 @@ void Worker::on_forked(int error) {
 Result<void> Worker::inspect() {
   pid_ = PCTX_TRY(find_worker(around_.maker, init_, around_.known()));
   pid_below_ = PCTX_TRY(pctx::pid_below(pid_));
-  if (const int directory = cgroup_.directory(); directory >= 0) PCTX_TRY(join_by_pid(directory, pid_));
   // One more for our init. Not by the Worker itself, whose Zygote may have other plans.
   const rlimit processes{plan_.policy.limits.pids + 1, plan_.policy.limits.pids + 1};
   for (const ResourceLimit& limit : plan_.rlimits)
@@ -158,7 +157,21 @@ void Worker::on_ready_byte() {
   const ssize_t got = ::recv(socket_.get(), &byte, 1, MSG_DONTWAIT);
   if (state_ != State::warming) return;
   if (got != 1 || byte != 'R') return fail(unavailable("a Worker ended while it was made ready", "try again"));
+  const int directory = cgroup_.directory();
+  if (directory < 0) return admit({});
+  const auto pid = find_worker(around_.maker, init_, around_.known());
+  if (!pid) return fail(pid.error());
+  moving_ = around_.mover.move(directory, *pid, [this, pid = *pid](int error) {
+    if (state_ != State::warming) return;
+    if (error != 0) return fail(os_error("a Worker cannot enter its cgroup", error));
+    admit(pid);
+  });
+}
+
+void Worker::admit(std::optional<pid_t> moved) {
   if (auto trusted = inspect(); !trusted) return fail(std::move(trusted).error());
+  // What was moved must be what was looked at.
+  if (moved && *moved != pid_) return fail(unavailable("a Worker ended while it was made ready", "try again"));
   loop_.cancel(patience_);
   for (Fd* fd : {&their_null_, &their_socket_, &their_out_, &their_err_}) fd->reset();
   become(State::waiting);

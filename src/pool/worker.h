@@ -3,6 +3,7 @@
 
 #include <chrono>
 #include <functional>
+#include <optional>
 #include <string>
 
 #include "base/fd.h"
@@ -13,6 +14,7 @@
 #include "box/watchdog.h"
 #include "launch/maker.h"
 #include "pool/inspect.h"
+#include "pool/mover.h"
 #include "sys/loop.h"
 
 namespace pctx {
@@ -43,6 +45,7 @@ class Worker {
     pid_t maker;
     std::function<std::set<pid_t>()> known;
     std::function<pid_t()> zygote;
+    Mover& mover;
   };
   Worker(sys::Loop& loop, const Plan& plan, std::uint16_t tag, Surroundings around,
          std::function<void(Worker&)> changed);
@@ -78,6 +81,7 @@ class Worker {
 
  private:
   void become(State state);
+  void expect_soon();  // the next step of being made
   void fail(Error error);
   void on_status();
   void on_ready_byte();
@@ -85,6 +89,7 @@ class Worker {
   Result<void> inspect();
   void on_network(const StatusFrame& frame, FrameFds& fds);
   void end();
+  void admit(std::optional<pid_t> moved);  // to those that wait for a call
 
   sys::Loop& loop_;
   const Plan& plan_;
@@ -106,6 +111,7 @@ class Worker {
   bool attempts_seen_ = true;
   std::optional<NetworkRecord> record_;
   std::shared_ptr<bool> alive_ = std::make_shared<bool>(true);  // for answers that may come after us
+  Mover::Ticket moving_ = 0;
   sys::Loop::TimerId deadline_ = 0, watch_ = 0, patience_ = 0;
   Verdict verdict_;
   bool told_ = false;  // we know how it ended

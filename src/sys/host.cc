@@ -199,14 +199,25 @@ void probe_v2(CgroupHost& host, bool privileged, const std::string& table) {
       return;
     }
   }
+  if (const std::size_t slash = own.rfind('/'); own.substr(slash + 1) == kOwnLeaf) {
+    // We have settled here before, or whoever started us has.
+    const std::string scope = own.substr(0, slash);
+    const auto enabled = sys::try_read_file(scope + "/cgroup.subtree_control");
+    if (enabled && has_controllers(*enabled, host) && may_make_cgroups(scope) && is_delegated("/sys/fs/cgroup", path)) {
+      host.version = CgroupVersion::v2;
+      host.unified = scope;
+      return;
+    }
+  }
   const auto controllers = sys::try_read_file(own + "/cgroup.controllers");
   const bool writable = controllers && has_controllers(*controllers, host) && may_make_cgroups(own) &&
                         ::faccessat(AT_FDCWD, (own + "/cgroup.subtree_control").c_str(), W_OK, AT_EACCESS) == 0;
   const bool delegated = writable && is_delegated("/sys/fs/cgroup", path);
   if (delegated) {
     const auto processes = sys::try_read_file(own + "/cgroup.procs");
-    // Alone in a delegated cgroup we may rearrange it; with company (a shell, a container's init) we must not.
-    if (processes && sys::split(*processes, '\n').size() == 1) {
+    // Alone in a delegated cgroup, or among our own, we may rearrange it; with company (a shell, a container's init) we
+    // must not.
+    if (processes && (sys::split(*processes, '\n').size() == 1 || std::getenv(kScopeMark) != nullptr)) {
       host.version = CgroupVersion::v2;
       host.unified = own;
       host.own_scope = true;
@@ -266,7 +277,7 @@ HostFeatures probe_host() {
   const auto apparmor = sys::try_read_file("/sys/module/apparmor/parameters/enabled");
   host.apparmor = apparmor && apparmor->starts_with('Y');
   if (host.apparmor) {
-    host.apparmor_profile = profile_is_loaded(kGuestProfile);
+    host.apparmor_profile = profile_is_loaded(kGuestProfile) && profile_is_loaded(kZygoteProfile);
   }
   host.cgroup = probe_cgroups(host.privileged);
   if (host.privileged) {

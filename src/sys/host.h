@@ -35,7 +35,7 @@ struct CgroupHost {
   bool memsw = false;                      // v1: memory.memsw.* exist
   bool cpu_controller = false;             // a user's systemd may delegate memory and pids without these two
   bool io_controller = false;
-  bool own_scope = false;    // v2: `unified` holds ourselves; we must step into a leaf first
+  bool own_scope = false;    // v2: `unified` holds ourselves; we must step into the leaf kOwnLeaf first
   bool ask_systemd = false;  // rootless v2: a delegated scope can be had from the user's systemd
 };
 
@@ -47,7 +47,7 @@ struct HostFeatures {
   int kernel_minor = 0;
   std::string kernel;
   int landlock_abi = 0;
-  bool apparmor_profile = false;  // the guest profile is loaded
+  bool apparmor_profile = false;  // the profiles of guests are loaded
   bool apparmor = false;
   CgroupHost cgroup;
   std::uint32_t first_free_id = 0;  // privileged: start of the ids that no account uses
@@ -67,6 +67,9 @@ struct HostFeatures {
 
 HostFeatures probe_host();
 
-inline constexpr const char* kGuestProfile = "pctx-sandbox-guest";  // AppArmor
+inline constexpr const char* kOwnLeaf = "supervisor";
+// AppArmor: of a guest that is started by exec, and of a Zygote with the Workers that it forks. One file holds both.
+inline constexpr const char* kGuestProfile = "pctx-sandbox-guest";
+inline constexpr const char* kZygoteProfile = "pctx-sandbox-zygote";
 
 }  // namespace pctx

@@ -264,6 +264,38 @@ def test_verify_sees_one_changed_byte(build, pctx, local):
     assert done.returncode == 1 and "has other content" in done.json()["differences"][0]
 
 
+@pytest.fixture
+def twins(build, local):
+    """Two Environments that have one large file in common; `tables` makes either of them again."""
+    for version in ("1.0", "2.0"):
+        files = {"tables/__init__.py": f"VERSION = '{version}'\n", "tables/large.txt": "0123456789abcdef" * 4096}
+        wheels.make(Path(local["PIP_FIND_LINKS"]), "tables", version, files)
+
+    def tables(version, *options):
+        made = build(f"tables=={version}", env=local, options=options)
+        return next(Path(made["path"]).rglob("tables/large.txt"))
+
+    return tables
+
+
+def test_what_environments_have_in_common_is_kept_once(twins, pctx, local, cache):
+    first, second = twins("1.0"), twins("2.0")
+    assert first != second and first.samefile(second)
+    small = [path.with_name("__init__.py") for path in (first, second)]
+    assert not small[0].samefile(small[1])
+    assert pctx("env", "prune", "--all", env=local).returncode == 0
+    assert list((cache / "shared").iterdir()) == []
+
+
+def test_a_shared_file_that_was_changed_is_not_shared_again(twins):
+    first = twins("1.0")
+    content = first.read_text()
+    first.chmod(0o644)
+    first.write_text(content.replace("0", "X"))
+    assert twins("2.0").read_text() == content
+    assert twins("1.0", "--no-cache").read_text() == content
+
+
 def test_no_cache_builds_anew_even_while_the_old_one_is_used(build, pctx, local, cache, sandbox_bin):
     made = build("alpha", env=local)
     code = "import time; print('up', flush=True); time.sleep(3); import alpha; print(alpha.VERSION)"

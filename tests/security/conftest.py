@@ -187,7 +187,7 @@ def broker(sandbox_bin, tmp_path_factory):
     left, pid = served.everything(), served.pid
     served.stop()
     for name, value in before.items():
-        os.environ.pop(name) if value is None else os.environ.update({name: value})
+        os.environ.pop(name, None) if value is None else os.environ.update({name: value})
     shutil.rmtree(folder)
     assert wait_until(lambda: not any(map(alive, left))), "the Broker left processes behind"
     assert wait_until(lambda: not own_cgroups(pid)), "the Broker left cgroups behind"

@@ -41,8 +41,14 @@ def test_the_parser_takes_the_profile(name):
     assert (status, complaint) == (0, "")
 
 
+def rules_of(profile):
+    text = project.text("packaging/apparmor/pctx-sandbox-guest")
+    body = re.search(rf"^profile {profile} .*?{{\n(.*?)^}}", text, re.DOTALL | re.MULTILINE).group(1)
+    return [line.strip() for line in body.splitlines() if line.strip() and not line.strip().startswith("#")]
+
+
 def test_the_guest_may_not_mount_trace_outside_or_hold_a_capability():
-    rules = [line.strip() for line in project.text("packaging/apparmor/pctx-sandbox-guest").splitlines()]
+    rules = rules_of("pctx-sandbox-guest")
     for rule in ("deny mount,", "deny umount,", "deny pivot_root,", "deny capability,", "deny network packet,"):
         assert rule in rules
     assert not [rule for rule in rules if re.match(r"(capability|mount|userns|change_profile|dbus)\b", rule)]
@@ -50,3 +56,10 @@ def test_the_guest_may_not_mount_trace_outside_or_hold_a_capability():
         "ptrace (read, trace) peer=pctx-sandbox-guest,",
         "ptrace (readby, tracedby),",
     ]
+
+
+def test_a_zygote_may_do_what_a_guest_may_and_enter_boxes():
+    guest = [rule.replace("-guest,", "-zygote,") for rule in rules_of("pctx-sandbox-guest")]
+    rights = ["capability sys_admin,", "capability sys_chroot,", "capability setpcap,"]
+    where = guest.index("deny capability,")
+    assert rules_of("pctx-sandbox-zygote") == guest[:where] + rights + guest[where + 1 :]

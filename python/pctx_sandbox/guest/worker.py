@@ -11,6 +11,7 @@ import os
 import pickle
 import socket
 import sys
+from collections.abc import Callable
 from typing import Any
 
 from . import arguments, buffers, encode, includes, inside, raised, wire
@@ -73,14 +74,16 @@ def _open_streams() -> None:
         setattr(sys, f"__{name}__", stream)
 
 
-def serve(sock: int) -> None:
+def serve(sock: int, before_call: Callable[[], object] = lambda: None) -> None:
     """Answers one call on the socket and ends this process; without a call it ends silently."""
     connection = socket.socket(fileno=sock)
     worker = os.getpid()
     try:
         if not inside.installed():
             warm()
-        answer = _answer(wire.read_call(connection))
+        frame = wire.read_call(connection)
+        before_call()
+        answer = _answer(frame)
         if os.getpid() == worker:  # the function may have forked and both sides returned: one of them is the Worker
             _send(connection, *answer)
             # Ending takes CPU time that the caller needs to read the answer; the Broker kills us when it has.

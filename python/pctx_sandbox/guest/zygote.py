@@ -7,6 +7,7 @@ that this process says about itself is believed: the Broker looks at every Worke
 from __future__ import annotations
 
 import contextlib
+import functools
 import gc
 import importlib
 import importlib.util
@@ -16,7 +17,8 @@ import resource
 import socket
 import stat
 import sys
-from typing import Any, NoReturn
+from collections.abc import Callable
+from typing import Any, NamedTuple, NoReturn
 
 
 def _keep_libffi_from_files() -> None:
@@ -44,10 +46,17 @@ import ctypes  # noqa: E402
 SUPPORT = "/run/pctx"
 # Threads that survive a fork harmlessly because nobody waits for them (pyarrow's allocator frees memory in one).
 HARMLESS_THREADS = {"jemalloc_bg_thd"}
+# By a part of the library's name: the variable that it reads at its start, and what tells it the same later.
 THREAD_SETTERS = {
-    "openblas": ("openblas_set_num_threads", "openblas_set_num_threads64_", "scipy_openblas_set_num_threads64_"),
-    "mkl_rt": ("MKL_Set_Num_Threads",),
-    "gomp": ("omp_set_num_threads",),
+    "openblas": (
+        "OPENBLAS_NUM_THREADS",
+        "openblas_set_num_threads",
+        "openblas_set_num_threads64_",
+        "scipy_openblas_set_num_threads",
+        "scipy_openblas_set_num_threads64_",
+    ),
+    "mkl_rt": ("MKL_NUM_THREADS", "MKL_Set_Num_Threads"),
+    "gomp": ("OMP_NUM_THREADS", "omp_set_num_threads"),
 }
 NAMESPACES = 7
 ENDS = 4  # what a Worker holds
@@ -57,10 +66,17 @@ LAST_DESCRIPTOR = 64
 ONE_THREAD = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "NUMEXPR_NUM_THREADS")
 
 
+class Threads(NamedTuple):
+    """How many a call may have: what its variables say, and what tells libraries that have been loaded with one."""
+
+    variables: dict[str, str]
+    setters: list[Callable[[], object]]
+
+
 def main() -> NoReturn:
     config = json.loads(sys.argv[1])
-    for name in ONE_THREAD:
-        os.environ[name] = "1"
+    wanted = {name: os.environ.get(name, str(config["threads"])) for name in ONE_THREAD}
+    os.environ.update(dict.fromkeys(ONE_THREAD, "1"))
     worker = _load_support()
     if not config["environment"]:
         _finish_site()
@@ -71,10 +87,11 @@ def main() -> NoReturn:
     start = os.getcwd()
     os.chdir("/")
     worker.prepare()
+    threads = Threads(wanted, _thread_setters(wanted))
     gc.collect()
     gc.freeze()  # a collection in a Worker would write to every object's header, and copy its page
     control.send(json.dumps({"ready": {"preloaded": loaded, "left": left}}).encode())
-    _fork_for_ever(control, worker, start, config["threads"])
+    _fork_for_ever(control, worker, start, threads)
 
 
 def _load_support() -> Any:
@@ -174,7 +191,7 @@ def _preload(control: socket.socket, names: list[str], left: dict[str, str]) -> 
     return loaded
 
 
-def _fork_for_ever(control: socket.socket, worker: Any, start: str, threads: int) -> NoReturn:
+def _fork_for_ever(control: socket.socket, worker: Any, start: str, threads: Threads) -> NoReturn:
     native = ctypes.PyDLL(f"{SUPPORT}/guest/_fork.so")
     api = ctypes.pythonapi
     while True:
@@ -195,35 +212,32 @@ def _fork_for_ever(control: socket.socket, worker: Any, start: str, threads: int
         control.send(b"0" if answer > 0 else str(-answer).encode())
 
 
-def _raise_threads(count: int) -> None:
-    """Lets libraries use the CPUs of the call: those that are loaded already are told, the others read the variable."""
-    for name in ONE_THREAD:
-        os.environ[name] = str(count)
+def _thread_setters(wanted: dict[str, str]) -> list[Callable[[], object]]:
+    """What tells the libraries that are loaded how many threads to use; the others will read the variables."""
     with open("/proc/self/maps") as maps:
         paths = {line.split(maxsplit=5)[5].strip() for line in maps if ".so" in line}
-    for path in paths:
-        library = os.path.basename(path)
-        for part, functions in THREAD_SETTERS.items():
-            if part not in library:
-                continue
-            handle = ctypes.CDLL(path)
-            for function in functions:
-                if hasattr(handle, function):
-                    getattr(handle, function)(count)
+    setters: list[Callable[[], object]] = []
+    for path in sorted(paths):
+        for part, (variable, *functions) in THREAD_SETTERS.items():
+            if part in os.path.basename(path) and wanted[variable].isdigit() and wanted[variable] != "1":
+                library = ctypes.CDLL(path)
+                found = [getattr(library, name) for name in functions if hasattr(library, name)]
+                setters += [functools.partial(setter, int(wanted[variable])) for setter in found]
+    return setters
 
 
-def _become_worker(worker: Any, threads: int, null: int, sock: int, out: int, err: int) -> NoReturn:
+def _become_worker(worker: Any, threads: Threads, null: int, sock: int, out: int, err: int) -> NoReturn:
     for source, target in ((null, 0), (out, 1), (err, 2), (sock, 3)):
         os.dup2(source, target)
     os.closerange(4, LAST_DESCRIPTOR)
     if (numpy_random := sys.modules.get("numpy.random")) is not None:
         numpy_random.seed()  # the others notice the fork by themselves
-    if threads > 1:
-        _raise_threads(threads)
+    os.environ.update(threads.variables)
     worker.warm()
     _forget_random_device()
     os.write(3, b"R")
-    worker.serve(3)
+    # Some libraries start their threads at once when they are told, and a Worker that waits has only one.
+    worker.serve(3, lambda: [tell() for tell in threads.setters])
     os._exit(0)
 
 

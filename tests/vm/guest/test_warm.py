@@ -20,6 +20,10 @@ from pctx_sandbox import sandbox
 def add(a, b):
     return a + b
 
+@sandbox
+def label():
+    return open("/proc/self/attr/current").read()
+
 @sandbox(memory_mb=96)
 def take(size):
     memory = bytearray(size)
@@ -43,6 +47,7 @@ if __name__ == "__main__":
         "sum": first.value,
         "layers": {name: layer["on"] for name, layer in first.receipt["layers"].items()},
         "memory": first.receipt["limits"]["memory"]["by"],
+        "label": label(),
         "control": outcome(lambda: take(32 << 20)),
         "too much": outcome(lambda: take(300 << 20)),
         "for ever": outcome(spin),
@@ -86,3 +91,11 @@ def test_limits_bind_on_exactly_that_call(said, machine):
     assert said["too much"] == "SandboxMemoryError"
     assert said["for ever"] == "SandboxTimeoutError"
     assert said["after"] == 7
+
+
+def test_a_worker_runs_under_the_profile_of_its_zygote(said, machine):
+    if not machine.apparmor:
+        pytest.skip("needs a kernel with AppArmor")
+    assert Path("/proc/self/attr/current").read_text().strip("\0\n") == "unconfined"  # the control
+    assert said["layers"]["apparmor"]
+    assert said["label"].startswith("pctx-sandbox-zygote (enforce)")
