@@ -136,10 +136,9 @@ Result<int> show(const EnvArguments& arguments) {
     return damaged ? 1 : 0;
   }
   const env::Record& record = entry.record;
-  fmt::print(
-      "{}\n  requested  {}\n  python     {} {}\n  built      {}, with the network of the {}{}\n  last use   {}\n", path,
-      fmt::join(record.requested, " "), record.python.version, record.python.executable, record.built, record.network,
-      record.source ? ", code of packages ran" : "", when(entry.last_use));
+  fmt::print("{}\n  requested  {}\n  python     {} {}\n  built      {}, with the network: {}{}\n  last use   {}\n",
+             path, fmt::join(record.requested, " "), record.python.version, record.python.executable, record.built,
+             record.network, record.source ? ", code of packages ran" : "", when(entry.last_use));
   fmt::print("  size       {} in {} files\n  packages\n", format_size(record.size.bytes), record.size.files);
   for (const env::Package& package : record.packages)
     fmt::print("    {} {}  sha256:{}\n", package.name, package.version,
@@ -207,7 +206,7 @@ void add_env(CLI::App& app, const Words& words, int& status) {
       ->type_name("FILE");
   building->add_flag("--no-cache", arguments->request.fresh, "Build it anew even if it is there");
   building->add_flag("--allow-source", arguments->request.source,
-                     "Also build source distributions: their code then runs with the host's network");
+                     "Also build source distributions: their code then runs, and reaches the indexes");
   building->add_option("--timeout", arguments->timeout, "Wall-clock time of the build (default 600s)")
       ->type_name("TIME");
   building->add_flag("--json", arguments->json, "Print one JSON object: key, path, modules, packages");

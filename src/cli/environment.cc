@@ -44,7 +44,7 @@ void warn_about_source() {
   fmt::print(
       stderr,
       "pctx-sandbox: WARNING: --allow-source: a package without a wheel runs its own code while it is built, in a "
-      "box of its own but with this host's network\n");
+      "box of its own from which the indexes can be reached\n");
 }
 
 }  // namespace pctx::cli

@@ -13,6 +13,7 @@
 #include <fmt/format.h>
 
 #include "box/box.h"
+#include "env/hosts.h"
 #include "env/index.h"
 #include "env/key.h"
 #include "env/publish.h"
@@ -77,7 +78,9 @@ class Build {
   Result<void> prepare(const Store& store, const std::string& key);
   Result<Policy> policy_for(const Step& step) const;
   // The output, or nothing when it failed: then `failed_` says why.
-  Result<std::optional<std::string>> in_box(const Step& step, std::vector<std::string> command);
+  Result<std::optional<std::string>> in_box(const Step& step, const std::vector<std::string>& command);
+  Result<std::optional<std::string>> try_in_box(const Step& step, const std::vector<std::string>& command,
+                                                NetworkRecord& record);
   Result<bool> make_tree();
   bool keep_going(const Step& step, Clock::time_point since);
   std::vector<std::string> uv(std::vector<std::string> words) const;
@@ -87,6 +90,7 @@ class Build {
   const Interpreter& python_;
   const std::vector<Requirement>& requirements_;
   IndexSettings index_;
+  NetworkPolicy network_;
   std::string uv_, staging_, place_;
   Fd tree_;
   Clock::time_point started_ = Clock::now(), measured_ = started_;
@@ -115,10 +119,10 @@ Result<Policy> Build::policy_for(const Step& step) const {
   lend_interpreter(policy, python_);
   policy.env = {{"PYTHONDONTWRITEBYTECODE", "1"}};
   if (!step.network) return policy;
-  policy.network = Network::host;
+  policy.network = network_.rules.empty() ? Network::none : Network::allow;
+  if (!network_.rules.empty()) policy.allowed = network_;
   policy.binds.push_back({uv_, kUv, false});
   policy.binds.push_back({staging_ + "/input", kInput, false});
-  if (::access("/etc/hosts", R_OK) == 0) policy.binds.push_back({"/etc/hosts", "/etc/hosts", false});
   for (const Bind& bind : index_.binds) {
     if (is_inside(place_, bind.target))
       return usage_error(
@@ -155,13 +159,28 @@ bool Build::keep_going(const Step& step, Clock::time_point since) {
   return stopped_.empty();
 }
 
-Result<std::optional<std::string>> Build::in_box(const Step& step, std::vector<std::string> command) {
+// Index pages may link to other hosts. As long as nothing but uv runs in the box, it is told by what it asked for in
+// vain.
+Result<std::optional<std::string>> Build::in_box(const Step& step, const std::vector<std::string>& command) {
+  constexpr int kRounds = 4;
+  for (int round = 1;; ++round) {
+    NetworkRecord record;
+    auto output = PCTX_TRY(try_in_box(step, command, record));
+    const bool again = !output && stopped_.empty() && !interrupted_ && !request_.source && round < kRounds;
+    if (!again || !learn_hosts(network_, record)) return output;
+    failed_ = {};
+  }
+}
+
+Result<std::optional<std::string>> Build::try_in_box(const Step& step, const std::vector<std::string>& command,
+                                                     NetworkRecord& record) {
   Policy policy = PCTX_TRY(policy_for(step));
   const Plan plan = PCTX_TRY(compile_here(policy, {}));
   const auto since = Clock::now();
   RunOptions options{.capture = true, .no_input = true};
   options.tick = [&] { return keep_going(step, since); };
-  const Ending ending = PCTX_TRY(run_box(plan, {std::move(command)}, options));
+  const Ending ending = PCTX_TRY(run_box(plan, {command}, options));
+  if (ending.receipt.network) record = *ending.receipt.network;
   if (progress_) progress_(step.name, std::chrono::duration_cast<Millis>(Clock::now() - since), true);
   const Outcome& outcome = ending.outcome;
   // However the program answers: Python's compiler ends with an ordinary 1, or goes on.
@@ -190,6 +209,10 @@ std::vector<std::string> Build::uv(std::vector<std::string> words) const {
 Result<void> Build::prepare(const Store& store, const std::string& key) {
   uv_ = PCTX_TRY(find_uv(request_.python.empty() ? python_.executable : request_.python));
   index_ = PCTX_TRY(index_settings(settings_of_this_host(), request_.source));
+  std::vector<std::string> urls;
+  for (const Requirement& requirement : requirements_) urls.push_back(requirement.url);
+  index_.addresses.insert(index_.addresses.end(), urls.begin(), urls.end());
+  network_ = build_network(index_);
   place_ = store.environment_path(key);
   staging_ = PCTX_TRY(store.make_staging(key));
   tree_ = PCTX_TRY(sys::open_at(AT_FDCWD, staging_ + "/tree", O_RDONLY | O_DIRECTORY | O_NOFOLLOW));
@@ -242,7 +265,7 @@ Result<Ensured> Build::run(const Store& store, const std::string& key) {
   for (const Requirement& requirement : requirements_) record_.requested.push_back(scrub(requirement.text(), {}));
   record_.python = python_;
   record_.built = utc_now();
-  record_.network = "host";
+  record_.network = network_.rules.empty() ? "none" : "indexes";
   record_.source = request_.source;
   record_.seconds = std::chrono::duration<double>(Clock::now() - started_).count();
   const Fd shared = PCTX_TRY(store.open_shared());

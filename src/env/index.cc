@@ -75,6 +75,10 @@ class Translator {
     lend_netrc();
     for (const auto& [name, value] : settings_.variables) {
       note_secrets(value, name);
+      if (name.find("INDEX") != std::string::npos || name == "UV_FIND_LINKS" || name.ends_with("_PROXY") ||
+          name.ends_with("_proxy"))
+        note_addresses(value);
+      settings_.names_index |= name == "UV_DEFAULT_INDEX" || name == "UV_INDEX_URL";
       if (name.find("INDEX") != std::string::npos || name == "UV_FIND_LINKS") lend_local(value);
     }
     if (source_ && !settings_.credentials.empty())
@@ -107,6 +111,13 @@ class Translator {
       settings_.credentials = where;
     }
   }
+  // Everything that looks like one: a host more that nobody asks for does no harm.
+  void note_addresses(std::string text) {
+    for (char& c : text)
+      if (std::string_view{",\"'{}"}.find(c) != std::string_view::npos) c = ' ';
+    for (std::string& word : words_of(text))
+      if (word.find("://") != std::string::npos) settings_.addresses.push_back(std::move(word));
+  }
   std::string config_home() const {
     const std::string own = variable("XDG_CONFIG_HOME"), home = variable("HOME");
     return own.starts_with('/') ? own : home.starts_with('/') ? home + "/.config" : "";
@@ -136,8 +147,10 @@ class Translator {
       found = true;
       lend(path, target);
       note_secrets(*text, path);
+      note_addresses(*text);
       if (text->find("password") != std::string::npos) settings_.credentials = path;
       names_index |= text->find("index") != std::string::npos || text->find("find-links") != std::string::npos;
+      settings_.names_index |= text->find("index") != std::string::npos;
       return true;
     };
     if (const std::string file = variable("UV_CONFIG_FILE"); !file.empty()) {

@@ -25,8 +25,10 @@ struct IndexSettings {
   std::vector<std::pair<std::string, std::string>> variables;  // for uv
   std::vector<Bind> binds;                                     // files that these variables name
   bool no_index = false;
-  std::vector<std::string> secrets;  // never to be shown; they are in `variables` or in lent files
-  std::string credentials;           // where credentials were found, in words; empty where there are none
+  std::vector<std::string> addresses;  // of indexes, of pages with links, of proxies
+  bool names_index = false;            // one of them is an index
+  std::vector<std::string> secrets;    // never to be shown; they are in `variables` or in lent files
+  std::string credentials;             // where credentials were found, in words; empty where there are none
 };
 
 // With `source` the code of packages runs in the box: netrc files are then kept out, and settings that hold credentials

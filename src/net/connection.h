@@ -59,6 +59,7 @@ class Connection {
     std::size_t in_pipe = 0;
     std::string pending;  // what a gate let through; goes before the pipe
     std::size_t pending_at = 0;
+    bool bulk = false;                     // it is much: worth a pipe
     bool ended = false, finished = false;  // no more comes; the other side was told
   };
   enum class Move { waiting, again, failed };
@@ -70,6 +71,8 @@ class Connection {
   void pump();
   Move move(Side& from, Side& to, Flow& flow, bool up);
   Move read_some(Side& from, Flow& flow, bool up, std::size_t most);
+  Move read_little(Side& from, Flow& flow, bool up, std::size_t most);
+  Move take_count(ssize_t got, Side& from, Flow& flow, bool up);
   Move read_checked(Side& from, Flow& flow, bool up, std::size_t most);
   Move write_some(Side& to, Flow& flow, bool up);
   Move over_budget(Side& from, Flow& flow);

@@ -15,8 +15,10 @@ namespace pctx::net {
 namespace {
 
 constexpr std::size_t kPiece = 1024 * 1024;  // at once, where no rate says less
-constexpr std::size_t kTurn = 4 * kPiece;    // then it is another connection's turn
+constexpr int kTurn = 16;                    // reads and writes; then it is another connection's turn
 constexpr std::size_t kCheckedPiece = 16 * 1024;
+
+std::array<char, kCheckedPiece> buffer;  // one thread, and nothing stays in it
 
 }  // namespace
 
@@ -41,7 +43,7 @@ void Connection::pump() {
 }
 
 Connection::Move Connection::move(Side& from, Side& to, Flow& flow, bool up) {
-  for (std::size_t moved = 0; !flow.finished; moved += kCheckedPiece) {
+  for (int turn = 0; !flow.finished; ++turn) {
     if (flow.in_pipe > 0 || flow.pending_at < flow.pending.size()) {
       if (!to.socket || !to.writable) return Move::waiting;
       if (const Move wrote = write_some(to, flow, up); wrote != Move::again) return wrote;
@@ -56,7 +58,7 @@ Connection::Move Connection::move(Side& from, Side& to, Flow& flow, bool up) {
     if (!from.readable) return Move::waiting;
     // Without a server there is nowhere to go, but a greeting can be looked at.
     if (!to.socket && !checking(up)) return Move::waiting;
-    if (moved >= kTurn) return Move::again;
+    if (turn >= kTurn) return Move::again;
     TokenBucket& bucket = up ? box_.up : box_.down;
     std::uint64_t most = bucket.available(sys::Loop::Clock::now());
     if (most == 0) {
@@ -88,7 +90,32 @@ Connection::Move Connection::over_budget(Side& from, Flow& flow) {
   return Move::waiting;
 }
 
+// What a failed or fruitless read means. 0 is the end.
+Connection::Move Connection::take_count(ssize_t got, Side& from, Flow& flow, bool up) {
+  if (got < 0 && (errno == EAGAIN || errno == EINTR)) {
+    from.readable = errno == EINTR;
+    return errno == EINTR ? Move::again : Move::waiting;
+  }
+  if (got < 0) {
+    cut(up ? "" : "the server reset the connection", true);
+    return Move::failed;
+  }
+  flow.ended = got == 0;
+  (up ? box_.up : box_.down).take(static_cast<std::uint64_t>(got));
+  if (up) box_.taken += static_cast<std::uint64_t>(got);
+  return Move::again;
+}
+
+// Most connections say little: two pipes, four descriptors, would cost them more than a copy.
+Connection::Move Connection::read_little(Side& from, Flow& flow, bool up, std::size_t most) {
+  const ssize_t got = ::recv(from.socket.get(), buffer.data(), std::min(most, buffer.size()), MSG_DONTWAIT);
+  if (got > 0) flow.pending.append(buffer.data(), static_cast<std::size_t>(got));
+  flow.bulk = got == static_cast<ssize_t>(buffer.size());
+  return take_count(got, from, flow, up);
+}
+
 Connection::Move Connection::read_some(Side& from, Flow& flow, bool up, std::size_t most) {
+  if (!flow.bulk) return read_little(from, flow, up, most);
   if (!flow.pipe_in) {
     int ends[2];
     if (::pipe2(ends, O_CLOEXEC | O_NONBLOCK) != 0) {
@@ -101,39 +128,16 @@ Connection::Move Connection::read_some(Side& from, Flow& flow, bool up, std::siz
   }
   const ssize_t got =
       ::splice(from.socket.get(), nullptr, flow.pipe_in.get(), nullptr, most, SPLICE_F_NONBLOCK | SPLICE_F_MOVE);
-  if (got < 0 && (errno == EAGAIN || errno == EINTR)) {
-    from.readable = errno == EINTR;
-    return errno == EINTR ? Move::again : Move::waiting;
-  }
-  if (got < 0) {
-    cut(up ? "" : "the server reset the connection", true);
-    return Move::failed;
-  }
-  flow.ended = got == 0;
-  const auto bytes = static_cast<std::uint64_t>(got);
-  flow.in_pipe += static_cast<std::size_t>(got);
-  (up ? box_.up : box_.down).take(bytes);
-  if (up) box_.taken += bytes;
-  return Move::again;
+  if (got > 0) flow.in_pipe += static_cast<std::size_t>(got);
+  return take_count(got, from, flow, up);
 }
 
 Connection::Move Connection::read_checked(Side& from, Flow& flow, bool up, std::size_t most) {
   auto* http = std::get_if<HttpGate>(&gate_);
   if (up && http != nullptr && http->waiting()) return Move::waiting;  // until the server has spoken
-  static std::array<char, kCheckedPiece> buffer;                       // one thread, and nothing stays in it
   const ssize_t got = ::recv(from.socket.get(), buffer.data(), std::min(most, buffer.size()), MSG_DONTWAIT);
-  if (got < 0 && (errno == EAGAIN || errno == EINTR)) {
-    from.readable = errno == EINTR;
-    return errno == EINTR ? Move::again : Move::waiting;
-  }
-  if (got < 0) {
-    cut(up ? "" : "the server reset the connection", true);
-    return Move::failed;
-  }
-  flow.ended = got == 0;
+  if (const Move taken = take_count(got, from, flow, up); got < 0) return taken;
   const std::string_view bytes{buffer.data(), static_cast<std::size_t>(got)};
-  (up ? box_.up : box_.down).take(bytes.size());
-  if (up) box_.taken += bytes.size();
   bool good = true, passed = false;
   std::string_view reason;
   if (auto* tls = std::get_if<TlsGate>(&gate_)) {

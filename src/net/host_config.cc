@@ -26,13 +26,6 @@ bool next_line(std::string_view& text, std::string_view comments, std::vector<st
   }
 }
 
-std::size_t option(std::string_view word, std::string_view name, std::size_t least, std::size_t most,
-                   std::size_t otherwise) {
-  if (!word.starts_with(name)) return otherwise;
-  const auto value = parse_count(word.substr(name.size()));
-  return value ? std::clamp<std::size_t>(*value, least, most) : otherwise;
-}
-
 }  // namespace
 
 ResolverConfig read_resolv_conf(std::string_view text) {
@@ -48,11 +41,10 @@ ResolverConfig read_resolv_conf(std::string_view text) {
       for (std::size_t i = 1; i < words.size() && config.search.size() < kMostSearch; ++i)
         if (std::string name = normal_name(words[i]); !name.empty()) config.search.push_back(std::move(name));
     } else if (words[0] == "options") {
-      for (std::size_t i = 1; i < words.size(); ++i) {
-        config.dots = static_cast<unsigned>(option(words[i], "ndots:", 0, 15, config.dots));
-        config.timeout_ms = static_cast<int>(1000 * option(words[i], "timeout:", 1, 30, config.timeout_ms / 1000u));
-        config.tries = static_cast<int>(option(words[i], "attempts:", 1, 5, static_cast<std::size_t>(config.tries)));
-      }
+      // Its patience (timeout, attempts) is ours to choose: a guest waits for the answer.
+      for (const std::string_view word : words)
+        if (const auto dots = word.starts_with("ndots:") ? parse_count(word.substr(6)) : Result<std::uint64_t>{Error{}})
+          config.dots = static_cast<unsigned>(std::min<std::uint64_t>(*dots, 15));
     }
   }
   if (config.servers.empty()) config.servers.push_back(*parse_ip("127.0.0.1"));  // as resolv.conf(5) has it

@@ -14,8 +14,6 @@ struct ResolverConfig {
   std::vector<IpAddress> servers;   // at most three, as everywhere
   std::vector<std::string> search;  // normal names
   unsigned dots = 1;                // names with fewer dots are tried below `search` first
-  int timeout_ms = 5000;
-  int tries = 2;
 
   // What to ask for a name, in this order, until one exists.
   std::vector<std::string> candidates(const std::string& name) const;

@@ -192,12 +192,12 @@ def test_a_source_distribution_is_not_built_without_consent(build, source):
     assert done.returncode == 1 and "builder" in done.stderr
 
 
-def test_a_source_distribution_writes_nothing_outside(build, source, folder, cache, tmp_path):
+def test_a_source_distribution_writes_nothing_outside(build, source, folder, cache, tmp_path, listener):
     wheels.make(folder, "neighbour", "1.0", {"neighbour.py": "SECRET = 1\n"})
     assert build("neighbour").returncode == 0
     done = build("--allow-source", "builder", SECRET_TOKEN="hunter2")
     assert done.returncode == 0, done.stderr
-    assert "with this host's network" in done.stderr
+    assert "from which the indexes can be reached" in done.stderr
     made = done.json()
     found = told_by(made)
     refused = {"Read-only file system", "Permission denied", "No such file or directory"}
@@ -208,8 +208,9 @@ def test_a_source_distribution_writes_nothing_outside(build, source, folder, cac
     # Of the store it sees the way to its own folder, and nothing else.
     assert found["looks"][str(cache)] == ["env"] and found["looks"][str(cache / "env")] == [made["key"]]
     assert "SECRET_TOKEN" not in found["variables"]
-    # What the message says is true: until builds have a network of their own, they are on the host's.
-    assert found["network"] == "reached"
+    # The listener is there, on the host's loopback, which is none of the box's.
+    socket.create_connection(("127.0.0.1", listener), 2).close()
+    assert found["network"] == "Connection refused"
     assert json.loads(Path(made["path"], "environment.json").read_text())["build"]["source"] is True
     # The control: the same backend, started on the host, does write there.
     program = f"import sys; sys.path.insert(0, '.'); import backend; print(backend.attempt({source[0]!r}))"
