@@ -101,7 +101,7 @@ Result<std::uint32_t> RelayKeeper::add(const NetworkPolicy& policy, NetworkEnds 
 
 void RelayKeeper::remove(std::uint32_t id, OnRecord done) {
   const auto found = boxes_.find(id);
-  if (found == boxes_.end()) return;
+  if (found == boxes_.end()) return done({.connections = {}, .complete = false});  // every relay has failed meanwhile
   Box& box = found->second;
   box.done = std::move(done);
   // The kernel takes milliseconds to close the last copy of this one. The relay of a single box may have it.

@@ -45,9 +45,11 @@ Result<int> run(const RunArguments& arguments) {
         PCTX_TRY(sys::open_at(AT_FDCWD, *arguments.report, O_WRONLY | O_CREAT | O_TRUNC | O_NOFOLLOW | O_NOCTTY, 0644));
   if (!arguments.quiet)
     for (const std::string& notice : prepared.plan.notices) say(notice);
-  const Ending ending = PCTX_TRY(
-      run_box(prepared.plan, prepared.command, {.capture = arguments.json, .report_changes = arguments.changed, .last = true}));
+  const Ending ending = PCTX_TRY(run_box(
+      prepared.plan, prepared.command, {.capture = arguments.json, .report_changes = arguments.changed, .last = true}));
   if (!ending.outcome.limit.empty() || ending.outcome.kind == OutcomeKind::denied) say(ending.outcome.sentence);
+  if (ending.receipt.network && !ending.receipt.attempts_recorded && !arguments.quiet)
+    say("this host lets nobody see attempts to reach direct addresses: they failed, and are not in the receipt");
   if (ending.changes && !arguments.json) list_changes(*ending.changes);
   if (report) PCTX_TRY(sys::write_all(report.get(), report_json(ending, false) + "\n"));
   if (arguments.json) PCTX_TRY(sys::write_all(STDOUT_FILENO, report_json(ending, true) + "\n"));
