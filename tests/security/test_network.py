@@ -92,6 +92,33 @@ def test_direct_addresses_are_refused_at_once_and_written_down(world, networked)
     assert written >= {(address, port) for address in ADDRESSES for port in (80, 443, 9000)}
 
 
+WITHOUT_PACKETS = """
+import ctypes, os, platform, struct, sys
+number = {"x86_64": 41, "aarch64": 198}[platform.machine()]
+# socket(AF_PACKET, ...) is EPERM from here on, as where a container's own filter refuses it.
+code = [(0x20, 0, 0, 0), (0x15, 0, 3, number), (0x20, 0, 0, 16), (0x15, 0, 1, 17)]
+code += [(6, 0, 0, 0x50001), (6, 0, 0, 0x7FFF0000)]
+program = b"".join(struct.pack("HBBI", *each) for each in code)
+buffer = ctypes.create_string_buffer(program)
+libc = ctypes.CDLL(None)
+assert libc.prctl(38, 1, 0, 0, 0) == 0
+assert libc.prctl(22, 2, struct.pack("HxxxxxxQ", len(code), ctypes.addressof(buffer)), 0, 0) == 0
+os.execv(sys.argv[1], sys.argv[1:])
+"""
+
+
+def test_where_nobody_may_watch_attempts_fail_all_the_same(world, networked, sandbox_bin):
+    code = """
+tell([get("http://a.test/")["host"], *[attempt(raw, a, 80, b"x") for a in ("5.5.5.5", "2600::5", "10.1.2.3")]])
+"""
+    box = [sandbox_bin, "run", "-q", "--json", "--network", "allow:a.test", "--", "python3", "-c"]
+    done = world.run("python3", "-c", WITHOUT_PACKETS, *box, network_world.PRELUDE + code)
+    report = json.loads(done.stdout)
+    host, *attempts = json.loads(report["stdout"])
+    assert host == "a.test" and report["receipt"]["network"]["attempts_recorded"] is False
+    assert all(result in ("OSError 101", RESET) and seconds < 1 for result, seconds in attempts), attempts
+
+
 def test_udp_reaches_nobody(world, networked):
     send = "import socket; socket.socket(socket.AF_INET, socket.SOCK_DGRAM).sendto(b'x', ('5.5.5.5', 9999))"
     world.run("python3", "-c", send)
