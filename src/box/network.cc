@@ -95,8 +95,10 @@ Result<std::uint32_t> RelayKeeper::add(const NetworkPolicy& policy, NetworkEnds 
   auto added = relay_->add(id, policy, ends);
   boxes_.emplace(id, Box{policy, std::move(ends), {}, {}});
   // One that has just died is replaced by `serve`, and this box is among those that the next one gets.
-  if (!added && relay_->alive()) return std::move(added).error();
-  return id;
+  const bool died = !added && (added.error().code == EPIPE || added.error().code == ECONNRESET);
+  if (added || died) return id;
+  boxes_.erase(id);
+  return std::move(added).error();
 }
 
 void RelayKeeper::remove(std::uint32_t id, OnRecord done) {
