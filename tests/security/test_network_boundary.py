@@ -229,15 +229,17 @@ tell([attempt(fetch, "moved.test"), attempt(fetch, "open.test")[0]])
     assert [entry for entry in world.seen()["tcp"] if entry[1] != "5.5.5.5"] == []
 
 
-def test_a_name_that_changes_its_mind_is_checked_on_every_connection(world, networked):
+@pytest.mark.parametrize("once", [False, True], ids=["asked each time", "asked once"])
+def test_a_name_that_changes_its_mind_is_checked_on_every_connection(world, networked, once):
     world.names({"turn.test": {"A": [["5.5.5.5"], ["5.5.5.5"], ["127.0.0.1"]], "AAAA": []}})
-    code = """
+    code = f"""
+place = (socket.gethostbyname("turn.test") if {once} else "turn.test", 8080)
 def fetch():
-    with socket.create_connection(("turn.test", 8080), timeout=5) as s:
+    with socket.create_connection(place, timeout=5) as s:
         s.sendall(b"GET / HTTP/1.1\\r\\nHost: x\\r\\n\\r\\n")
         return s.recv(20).decode()
 results = []
-for _ in range(30):
+for _ in range(60):
     results.append(attempt(fetch)[0])
     if not results[-1].startswith("HTTP"): break
     time.sleep(0.5)
@@ -245,6 +247,8 @@ tell(results)
 """
     report = networked(code, "allow:turn.test:8080")
     assert report["value"][0].startswith("HTTP/1.1 200"), "as long as it leads outside"
+    assert not report["value"][-1].startswith("HTTP"), "and no longer"
+    assert any("loopback" in each["reason"] for each in refused_entries(report)), report["network"]
     assert {entry[1] for entry in world.seen()["tcp"]} == {"5.5.5.5"}, "127.0.0.1 was never reached"
 
 
