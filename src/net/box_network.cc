@@ -17,7 +17,7 @@ namespace pctx::net {
 namespace {
 
 using namespace std::chrono_literals;
-constexpr int kAcceptBatch = 16, kPacketBatch = 64;
+constexpr int kAcceptBatch = 16, kPacketBatch = 64, kLastLooks = 16;
 constexpr auto kPause = 100ms;
 
 }  // namespace
@@ -41,6 +41,8 @@ BoxNetwork::~BoxNetwork() {
 }
 
 void BoxNetwork::close() {
+  // What the guest tried last may still lie in the socket: a short run is over before we have looked once.
+  for (int i = 0; ends_.packet && i < kLastLooks; ++i) on_packet();
   for (const auto& [number, connection] : connections_) connection->cut("the box ended", true);
 }
 
@@ -133,13 +135,18 @@ void BoxNetwork::on_packet() {
     // Everything on a loopback device is seen twice, on its way out and in.
     if (from.sll_pkttype == PACKET_OUTGOING) continue;
     const auto attempt = read_attempt({packet.data(), static_cast<std::size_t>(got)});
-    if (!attempt || NameTable::is_synthetic(attempt->to) || closed_class(attempt->to) == "loopback") continue;
-    const bool here = is_local(attempt->to);
+    if (!attempt || closed_class(attempt->to) == "loopback") continue;
+    const bool synthetic = NameTable::is_synthetic(attempt->to);
+    const bool here = synthetic || is_local(attempt->to);
     if (here && attempt->tcp && listens(attempt->to_port)) continue;
-    box_.book.write({.address = attempt->to.text(),
+    const std::string* name = synthetic ? names_.find(attempt->to) : nullptr;
+    if (synthetic && name == nullptr) continue;  // the box's own address and its name server's
+    box_.book.write({.name = name != nullptr ? *name : std::string{},
+                     .address = name != nullptr ? std::string{} : attempt->to.text(),
                      .port = attempt->to_port,
                      .transport = attempt->tcp ? "tcp" : "udp",
-                     .reason = "no entry of the list names this address"});
+                     .reason = name != nullptr ? "no entry of the list names this host with this port"
+                                               : "no entry of the list names this address"});
     const Fd& raw = attempt->to.v6 ? ends_.raw6 : ends_.raw4;
     if (!raw || here) continue;  // what is local to the box, its kernel answers
     const std::string answer = refusal(*attempt);

@@ -49,11 +49,6 @@ struct NetworkRecord {
   bool complete = true;  // false: the relay died, and with it what it had not told yet
 };
 
-// Addresses of the box's side; the launcher and the plan use them too.
-inline constexpr std::string_view kSyntheticV4 = "198.18.0.0/15";
-inline constexpr std::string_view kSyntheticV6 = "fd70:6374:7800::/64";
-inline constexpr std::string_view kStubAddress = "198.18.0.1";
-
 class Relay {
  public:
   using OnRecord = std::function<void(std::uint32_t id, NetworkRecord record)>;

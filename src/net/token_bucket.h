@@ -14,10 +14,7 @@ class TokenBucket {
   using Clock = std::chrono::steady_clock;
 
   TokenBucket(std::optional<std::uint64_t> rate, Clock::time_point now)
-      : rate_(rate),
-        burst_(rate ? std::clamp<std::uint64_t>(*rate / 20, 1024, 1 << 20) : 0),
-        tokens_(burst_),
-        last_(now) {}
+      : rate_(rate), burst_(rate ? std::max<std::uint64_t>(*rate / 8, 1024) : 0), tokens_(burst_ / 5), last_(now) {}
 
   std::uint64_t available(Clock::time_point now) {
     if (!rate_) return std::numeric_limits<std::uint64_t>::max();
@@ -32,10 +29,11 @@ class TokenBucket {
   void take(std::uint64_t bytes) {
     if (rate_) tokens_ -= std::min(tokens_, bytes);
   }
-  // How long until a worthwhile number is there: waking for every byte would cost more than the bytes.
+  // How long until a worthwhile number is there: waking for every byte would cost more than the bytes. It is a small
+  // part of what is kept, so that nothing is lost where we are woken late.
   Clock::duration wait() const {
     if (!rate_) return {};
-    const double missing = static_cast<double>(burst_) / 2;
+    const double missing = static_cast<double>(burst_) / 5;
     return std::chrono::duration_cast<Clock::duration>(
         std::chrono::duration<double>(missing / static_cast<double>(*rate_)));
   }

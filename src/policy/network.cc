@@ -25,11 +25,14 @@ Result<std::uint16_t> parse_port(std::string_view entry, std::string_view text) 
 // A URL, a path or a sentence: what people paste before they read.
 Result<void> check_shape(std::string_view entry) {
   if (entry.empty()) return usage_error("the network list has an empty entry", std::string{kHowTo});
+  std::string shown;  // one line, whatever it holds
+  for (const char c : entry)
+    shown += static_cast<unsigned char>(c) < ' ' || c == 0x7f ? fmt::format("\\x{:02x}", static_cast<unsigned char>(c))
+                                                              : std::string{c};
+  if (shown != entry || entry.find(' ') != std::string_view::npos)
+    return usage_error(fmt::format("'{}' holds a blank or a control character", shown), std::string{kHowTo});
   if (entry.find("://") != std::string_view::npos)
     return usage_error(fmt::format("'{}' is a URL, not a host name", entry), std::string{kHowTo});
-  for (const char c : entry)
-    if (static_cast<unsigned char>(c) <= ' ' || c == 0x7f)
-      return usage_error(fmt::format("'{}' holds a blank or a control character", entry), std::string{kHowTo});
   if (entry.find_first_of("@?#\\") != std::string_view::npos)
     return usage_error(fmt::format("'{}' is not a host name", entry), std::string{kHowTo});
   return {};
@@ -63,14 +66,14 @@ Result<Split> split_port(std::string_view entry) {
 
 Result<IpPrefix> parse_literal(std::string_view entry, std::string_view host) {
   const IpPrefix prefix = PCTX_TRY(parse_prefix(host));
-  const auto inside = [&](std::string_view range) {
-    const IpPrefix own = *parse_prefix(range);
-    return own.contains(prefix.address) || prefix.contains(own.address);
+  const auto meets = [&](const IpPrefix& range) {
+    return range.contains(prefix.address) || prefix.contains(range.address);
   };
+  const auto inside = [&](std::string_view range) { return meets(*parse_prefix(range)); };
   if (inside("127.0.0.0/8") || inside("::1") || inside("0.0.0.0") || inside("::"))
     return usage_error(fmt::format("'{}': inside the box this address is the box itself", entry),
                        "give the host's service a name, and open its address with --network-private");
-  if (inside("198.18.0.0/15") || inside("fd70:6374:7800::/64"))
+  if (meets(kSyntheticRange4) || meets(kSyntheticRange6))
     return usage_error(fmt::format("'{}': the sandbox gives addresses of this range to names", entry));
   if (prefix.length < (prefix.address.v6 ? 16u : 8u))
     return usage_error(fmt::format("'{}' is too wide a range", entry), "write * for the public internet");

@@ -32,6 +32,11 @@ struct NetworkPolicy {
   bool operator==(const NetworkPolicy&) const = default;
 };
 
+// Where names get their addresses from, inside a box. For measuring devices (RFC 2544), so that no host that somebody
+// wants to reach has one of them; and a ULA prefix.
+inline constexpr IpPrefix kSyntheticRange4{{false, {198, 18}}, 15};
+inline constexpr IpPrefix kSyntheticRange6{{true, {0xfd, 0x70, 0x63, 0x74, 0x78}}, 64};
+
 inline constexpr std::size_t kMaxNetRules = 256;
 inline constexpr std::size_t kMaxNetPorts = 16;  // distinct ports of all rules together: a listener each
 inline constexpr std::uint64_t kMaxNetConnections = 256;

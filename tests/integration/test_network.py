@@ -216,12 +216,37 @@ def test_a_client_works_as_it_is(world, networked, sandbox_bin, skip_unless, cli
     assert done.returncode == 0 and '"host": "a.test"' in done.stdout, done
 
 
-def test_requests_works_as_it_is(world, networked, sandbox_bin, packages):
-    code = "import requests; print(requests.get('https://a.test/x', verify='/run/ca.pem', timeout=10).text)"
+@pytest.mark.parametrize("library", ["requests", "httpx"])
+def test_a_library_works_as_it_is(world, networked, sandbox_bin, packages, library):
+    code = f"import {library}; print({library}.get('https://a.test/x', verify='/run/ca.pem', timeout=10).text)"
     box = [sandbox_bin, "run", "-q", "--network", "allow:a.test", "--ro", f"{world.ca}:/run/ca.pem"]
     box += ["--ro", f"{packages}:/packages", "--env", "PYTHONPATH=/packages"]
     done = world.run(*box, "--", "python3", "-c", code)
     assert '"host": "a.test"' in done.stdout, done
+
+
+@pytest.mark.root_only
+def test_psycopg_asks_a_real_database(world, networked, sandbox_bin, packages, skip_unless):
+    programs = sorted(pathlib.Path("/usr/lib/postgresql").glob("*/bin"))
+    skip_unless(programs, "PostgreSQL's server")
+    world.names({"db.test": {"A": ["127.0.0.1"]}})
+    script = """
+        as_postgres="setpriv --reuid=postgres --regid=postgres --clear-groups"
+        data=$(mktemp -d /tmp/pctx-pg-XXXXXX) && chown postgres $data && cd $data && ip link set lo up || exit 1
+        $as_postgres $1/initdb -A trust -D $data/db >/dev/null &&
+        $as_postgres $1/pg_ctl -s -w -D $data/db -o "-p 15432 -h 127.0.0.1 -k $data" start >/dev/null; shift
+        "$@"
+        status=$?
+        $as_postgres kill -INT $(head -1 $data/db/postmaster.pid); sleep 1; rm -rf $data; exit $status"""
+    code = (
+        "import psycopg\n"
+        "with psycopg.connect('host=db.test port=15432 user=postgres dbname=postgres connect_timeout=10') as c:\n"
+        "    print(c.execute('select 6 * 7').fetchone()[0])"
+    )
+    box = [sandbox_bin, "run", "-q", "--network", "allow:db.test:15432", "--network-private", "127.0.0.1/32"]
+    box += ["--ro", f"{packages}:/packages", "--env", "PYTHONPATH=/packages"]
+    done = world.run("sh", "-c", script, "sh", programs[-1], *box, "--", "python3", "-c", code)
+    assert done.stdout == "42\n", done
 
 
 def test_git_clones_over_https(world, networked, sandbox_bin, tmp_path):
