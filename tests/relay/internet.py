@@ -102,7 +102,9 @@ class Tls(socketserver.BaseRequestHandler):
         context.sni_callback = lambda _socket, name, _context: seen.append(name)
         try:
             with context.wrap_socket(self.request, server_side=True) as stream:
-                write(sni=seen[0] if seen else None)
+                # Older Pythons wrap a connection that is gone already, and nobody has said anything.
+                for name in seen:
+                    write(sni=name)
                 while data := stream.recv(65536):
                     stream.sendall(b"%s says %s" % (str(seen[0]).encode(), data))
         except OSError as error:
