@@ -9,8 +9,9 @@
 namespace pctx::net {
 
 struct ClientHello {
-  std::string name;        // of server_name; normal, empty if there is none or it is no host name
-  bool encrypted = false;  // an encrypted hello inside (ECH, ESNI): the name outside is not the one that counts
+  std::string name;         // of server_name; normal, empty if there is none or it is no host name
+  bool encrypted = false;   // an encrypted hello inside (ECH, ESNI): the name outside is not the one that counts
+  bool early_data = false;  // sends before it has been answered, and may have to greet again after that
 };
 
 enum class HelloRead { hello, broken };

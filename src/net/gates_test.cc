@@ -115,6 +115,22 @@ TEST(TlsGate, holds_a_second_hello_to_the_same_name) {
   EXPECT_TRUE(old.done);
 }
 
+// Seen with OpenSSL: it ignores the old field for the version, and skips early data before it asks for another hello.
+TEST(TlsGate, holds_a_second_hello_to_the_same_name_however_it_is_dressed) {
+  const std::string first = hello(server_name(kName));
+  std::string odd = hello(server_name("evil.example"));
+  odd[10] = 5;  // of 3.5
+  for (const std::size_t piece : {1u, 4096u}) {
+    const Fed fed = feed(TlsGate(kName), first + odd, piece);
+    EXPECT_FALSE(fed.ok);
+    EXPECT_EQ(fed.out.find("evil"), std::string::npos);
+  }
+  const Fed early = feed(TlsGate(kName), hello(server_name(kName) + extension(42, "")) + record("x", 23), 4096);
+  EXPECT_FALSE(early.ok);
+  EXPECT_EQ(early.out, "");
+  EXPECT_FALSE(feed(TlsGate(kName), first + record("x", 24), 4096).ok);
+}
+
 TEST(TlsGate, does_not_hold_the_first_hello_for_the_second) {
   TlsGate gate(kName);
   std::string out;

@@ -14,7 +14,7 @@ std::uint32_t number(std::string_view bytes, std::size_t at, std::size_t count) 
   for (const char c : bytes.substr(at, count)) value = value << 8 | static_cast<std::uint8_t>(c);
   return value;
 }
-void put(std::string& out, std::uint32_t value, int bytes) {
+void put(std::string& out, std::uint64_t value, int bytes) {
   for (int shift = 8 * (bytes - 1); shift >= 0; shift -= 8) out += static_cast<char>(value >> shift & 0xff);
 }
 std::string_view raw(const IpAddress& address) {
