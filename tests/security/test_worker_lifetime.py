@@ -143,14 +143,8 @@ def victims(broker, kind):
     return found
 
 
-def _depth_of(pid):
-    lines = Path(f"/proc/{pid}/status").read_text().splitlines()
-    return len(next(line for line in lines if line.startswith("NSpid")).split()) - 1
-
-
-@pytest.mark.parametrize("kind", ["worker", "init", "zygote", "maker", "broker"])
-def test_whoever_is_killed_the_call_ends_and_the_next_works(own, kind):
-    assert add(1, 1) == 2
+def start_sleeping():
+    """A call that sleeps, in a thread, well under way; and the list that will hold what came of it."""
     outcome = []
 
     def call():
@@ -163,6 +157,18 @@ def test_whoever_is_killed_the_call_ends_and_the_next_works(own, kind):
     thread = threading.Thread(target=call)
     thread.start()
     time.sleep(1)
+    return thread, outcome
+
+
+def _depth_of(pid):
+    lines = Path(f"/proc/{pid}/status").read_text().splitlines()
+    return len(next(line for line in lines if line.startswith("NSpid")).split()) - 1
+
+
+@pytest.mark.parametrize("kind", ["worker", "init", "zygote", "maker", "broker"])
+def test_whoever_is_killed_the_call_ends_and_the_next_works(own, kind):
+    assert add(1, 1) == 2
+    thread, outcome = start_sleeping()
     everything, pid = own.everything(), own.pid
     targets = victims(own, kind)
     assert targets, kind
@@ -222,18 +228,7 @@ def test_kills_under_load_give_values_or_clear_exceptions(own, kind):
 
 
 def test_stop_during_a_call_ends_it_clearly(own):
-    outcome = []
-
-    def call():
-        try:
-            outcome.append(sleeper(20))
-        except SandboxError as error:
-            outcome.append(error)
-
-    assert sleeper(0) == "slept"
-    thread = threading.Thread(target=call)
-    thread.start()
-    time.sleep(1)
+    thread, outcome = start_sleeping()
     assert own.run("stop").returncode == 0
     thread.join(20)
     assert not thread.is_alive() and isinstance(outcome[0], SandboxError), outcome
