@@ -110,7 +110,7 @@ def sandbox(
     `mnt_dir` a folder lent read-write, `include` own packages to ship, `returns="opaque"` keeps the result sealed.
     `allow_network` names the hosts that can be reached ("api.example.com", "*.example.org:443"), `network_private`
     ranges that stay closed otherwise; `net_rate` bounds bytes per second, `net_bytes` what may leave in all,
-    `net_connections` how many connections may be made.
+    `net_connections` how many connections may be open at once.
     """
     if isinstance(dependencies, type):
         _check_function(dependencies)

@@ -13,11 +13,12 @@ struct Range {
 };
 
 // The IANA special-purpose registries; a range that is inside another stands before it.
-constexpr std::array<Range, 17> kV4{{
+constexpr std::array<Range, 18> kV4{{
     {{0}, 8, "unspecified"},
     {{10}, 8, "private"},
     {{100, 64}, 10, "carrier-grade NAT"},
     {{127}, 8, "loopback"},
+    {{168, 63, 129, 16}, 32, "cloud metadata"},  // a public address, but Azure's hosts answer it
     {{169, 254, 169, 254}, 32, "cloud metadata"},
     {{169, 254}, 16, "link-local"},
     {{172, 16}, 12, "private"},

@@ -216,6 +216,14 @@ TEST(HttpGate, cuts_what_two_readers_could_read_differently) {
                              "Connection: close, host\r\n",
                              "Upgrade: a\r\nUpgrade: b\r\n"})
     expect_http_cut(head + fields + "\r\n" + evil, "");
+  // Python's http.server answers what stands in the body of a GET as another request.
+  for (const char* method : {"GET", "HEAD", "DELETE", "OPTIONS", "TRACE", "get"}) {
+    const std::string other = method + head.substr(4);
+    expect_http_cut(other + "Content-Length: 38\r\n\r\n" + evil, "body");
+    expect_http_cut(other + "Transfer-Encoding: chunked\r\n\r\n26\r\n" + evil + "\r\n0\r\n\r\n", "body");
+    EXPECT_TRUE(http(other + "Content-Length: 0\r\n\r\n").ok) << method;
+  }
+  EXPECT_TRUE(http(head + "Content-Length: 5\r\n\r\nhello").ok);
   expect_http_cut("POST / HTTP/1.0\r\nHost: api.example.com\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n", "length");
   expect_http_cut(head + "X: " + std::string("a\0b", 3) + "\r\n\r\n", "broken");
   expect_http_cut("GET  / HTTP/1.1\r\nHost: api.example.com\r\n\r\n", "not HTTP");

@@ -80,6 +80,8 @@ bool HttpGate::read_request_line(std::string_view line, Head& head) {
   if (version != "HTTP/1.1" && version != "HTTP/1.0") return cut("only HTTP/1.0 and HTTP/1.1 can be checked");
   head.http_1_1 = version == "HTTP/1.1";
   if (equal(method, "connect")) return cut("CONNECT would lead to another host");
+  for (const char* bodiless : {"get", "head", "delete", "options", "trace"})
+    head.bodiless = head.bodiless || equal(method, bodiless);
   if (target.front() == '/' || target == "*") return true;
   if (!equal(target.substr(0, 7), "http://")) return cut("the request names another host");
   const std::string_view authority = target.substr(7, target.find_first_of("/?#", 7) - 7);
@@ -141,6 +143,8 @@ bool HttpGate::take_head(std::string& out) {
   if (!head.host) return cut("the request has no Host header");
   if (!is_our_host(*head.host)) return cut("the request names another host");
   if (head.chunked && (head.length || !head.http_1_1)) return cut("the length of the request is not clear");
+  if (head.bodiless && (head.chunked || head.length.value_or(0) > 0))
+    return cut("a request of this method has a body, which servers read differently");
   out.append(held_, 0, end + 4);
   held_.erase(0, end + 4);
   passed_ = true;

@@ -31,6 +31,7 @@ class HttpGate {
   enum class Phase { head, body, chunk_size, chunk, chunk_end, trailer, waiting, open };
   struct Head {
     bool http_1_1 = false, chunked = false;
+    bool bodiless = false;  // of a method whose body many servers do not read, and take for the next request
     std::optional<std::uint64_t> length;
     std::optional<std::string> host;
     std::string upgrade;

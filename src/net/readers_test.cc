@@ -32,6 +32,7 @@ TEST(AddressClass, only_the_internet_is_open) {
                                                         {"127.0.0.1", "loopback"},
                                                         {"127.255.255.254", "loopback"},
                                                         {"169.254.169.254", "cloud metadata"},
+                                                        {"168.63.129.16", "cloud metadata"},
                                                         {"169.254.1.1", "link-local"},
                                                         {"172.16.0.1", "private"},
                                                         {"172.31.255.255", "private"},
