@@ -3,6 +3,7 @@
 
 #include "plan/oci_profile.h"
 #include "plan/plan.h"
+#include "plan/ready_filters.h"
 #include "plan/syscall_policy.h"
 
 namespace pctx {
@@ -14,11 +15,11 @@ Result<void> plan_filter(Plan& plan, const HostFeatures& host, const CompileInpu
     return {};
   }
   const bool accounted = plan.cgroup.version != CgroupVersion::none;
-  FilterSpec spec;
   if (inputs.seccomp_profile) {
-    spec = PCTX_TRY(read_oci_profile(*inputs.seccomp_profile, {.kernel = {static_cast<unsigned>(host.kernel_major),
-                                                                          static_cast<unsigned>(host.kernel_minor)},
-                                                               .notify_refusals = !inputs.no_listener}));
+    const FilterSpec spec = PCTX_TRY(read_oci_profile(
+        *inputs.seccomp_profile,
+        {.kernel = {static_cast<unsigned>(host.kernel_major), static_cast<unsigned>(host.kernel_minor)},
+         .notify_refusals = !inputs.no_listener}));
     layer.detail = fmt::format("profile {}", plan.policy.seccomp.value_or("?"));
     if (!accounted)
       plan.notices.push_back(
@@ -27,15 +28,16 @@ Result<void> plan_filter(Plan& plan, const HostFeatures& host, const CompileInpu
     if (const std::string_view call = refused_launch_call(spec); !call.empty())
       return usage_error(
           fmt::format("--seccomp: the profile refuses '{}', without which nothing can be started", call));
+    plan.filter = PCTX_TRY(compile_filter(spec));
   } else {
-    spec = default_filter(kHostArch, {.memory_is_accounted = accounted,
-                                      .pins_cpus = plan.pin_cpus != 0,
-                                      .zygote = inputs.pool,
-                                      .refusal = inputs.no_listener ? Refusal::error : Refusal::notify});
+    const auto ready = ready_filter({.memory_is_accounted = accounted,
+                                     .pins_cpus = plan.pin_cpus != 0,
+                                     .zygote = inputs.pool,
+                                     .refusal = inputs.no_listener ? Refusal::error : Refusal::notify});
+    plan.filter.assign(ready.begin(), ready.end());
     layer.detail = "default allow-list";
   }
   plan.listener = !inputs.no_listener;
-  plan.filter = PCTX_TRY(compile_filter(spec));
   layer.on = true;
   layer.detail += fmt::format(", {} instructions", plan.filter.size());
   if (inputs.no_listener)
