@@ -12,7 +12,9 @@ import io
 import os
 import pickle
 import socket
+import sys
 import threading
+from collections.abc import Mapping
 from typing import Any
 
 import cloudpickle  # type: ignore[import-untyped]
@@ -121,10 +123,26 @@ def place_of(call: object, value: object) -> str:
 @functools.lru_cache(maxsize=256)
 def dependency_for(module: str) -> str:
     """The `dependencies=` entry that provides a module, by what is installed here: sklearn comes from scikit-learn."""
+    names = installed_modules().get(module, [])
+    return names[0] if names else module
+
+
+@functools.lru_cache(maxsize=1)
+def installed_modules() -> Mapping[str, list[str]]:
+    """The top-level modules that this program could import, each with the distributions that provide it."""
     import importlib.metadata  # it takes as long to load as the rest of the package
 
-    names = importlib.metadata.packages_distributions().get(module, [])
-    return names[0] if names else module
+    if sys.version_info >= (3, 11):
+        return importlib.metadata.packages_distributions()
+    # Before that it knows only those that list their modules themselves, which few still do.
+    found: dict[str, list[str]] = {}
+    for distribution in importlib.metadata.distributions():
+        for file in distribution.files or ():
+            if file.suffix == ".py" and not file.is_absolute() and ".." not in file.parts:
+                top = file.parts[0] if len(file.parts) > 1 else file.stem
+                if top.isidentifier() and distribution.metadata["Name"] not in found.setdefault(top, []):
+                    found[top].append(distribution.metadata["Name"])
+    return found
 
 
 def missing_library(library: str, what: str) -> SerializationError:

@@ -11,7 +11,7 @@ import sysconfig
 from collections.abc import Iterable
 from types import ModuleType
 
-from ._arguments import dependency_for
+from ._arguments import dependency_for, installed_modules
 from .errors import SerializationError
 
 # Ours; inside a box both names are what the guest's part of this package puts there.
@@ -75,18 +75,11 @@ def advice_for_missing(module: str, included: Iterable[str] = ()) -> str:
     if not root.isidentifier() or root in included:
         return ""
     entry = dependency_for(root)
-    if root in _distribution_modules():
+    if root in installed_modules():
         return f"add {entry!r} to dependencies=[...]: this program has it installed, the box does not"
     if root in sys.modules and _is_own_root(root):
         return f"add include=[{root!r}] to ship your own package for imports in the function's body"
     return f"if {root!r} comes from a package on the index, add that package to dependencies=[...]"
-
-
-@functools.lru_cache(maxsize=1)
-def _distribution_modules() -> frozenset[str]:
-    import importlib.metadata
-
-    return frozenset(importlib.metadata.packages_distributions())
 
 
 def collect_include(names: tuple[str, ...]) -> dict[str, bytes]:

@@ -142,6 +142,12 @@ class AsyncSandboxed(Wrapper, Generic[P, R]):
 
             self.__dict__["_is_coroutine"] = coroutines._is_coroutine  # type: ignore[attr-defined]
 
+    if sys.version_info < (3, 11):
+        # There `inspect.iscoroutinefunction` looks at nothing but what says that it is a function.
+        @property  # type: ignore[misc]
+        def __class__(self) -> type:
+            return types.FunctionType
+
     @property
     def __code__(self) -> types.CodeType:
         function = function_of(self._prepared.function)

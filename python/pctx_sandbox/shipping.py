@@ -60,13 +60,13 @@ class Shipper(_CallPickler):
         self._names: set[str] | None = None
 
     def reducer_override(self, value: Any) -> Any:
+        if isinstance(value, Plain):  # first: one of them says that it is a function, with Python 3.10
+            # The function itself is what the box gets; `copy.copy` gives a function back as it is.
+            return copy.copy, (value.plain_function(),)
         if isinstance(value, types.FunctionType):
             return self._reduce_function(value)
         if isinstance(value, type):
             return self._reduce_class(value)
-        if isinstance(value, Plain):
-            # The function itself is what the box gets; `copy.copy` gives a function back as it is.
-            return copy.copy, (value.plain_function(),)
         if isinstance(value, types.ModuleType):
             return self._reduce_module(value)
         if isinstance(value, staticmethod | classmethod):
