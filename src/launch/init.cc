@@ -94,6 +94,14 @@ void reap() {
   }
 }
 
+// Until the guest's process has taken on its ids, which are ours too, the kernel refuses; it does so within moments.
+void forward(int signal) {
+  for (int attempt = 0; attempt < 5000 && call(kKill, kGuest, signal) == -1 /* EPERM */; ++attempt) {
+    const long millisecond[2] = {0, 1'000'000};
+    call(kPpoll, 0, 0, reinterpret_cast<long>(millisecond), 0);
+  }
+}
+
 }  // namespace
 
 extern "C" [[noreturn]] void _start() {
@@ -120,7 +128,7 @@ extern "C" [[noreturn]] void _start() {
     if (fds[0].revents != 0) {
       Frame frame;
       if (call(kRead, kStatus, reinterpret_cast<long>(&frame), sizeof frame) != sizeof frame) leave(1);
-      if (frame.kind == kSignal) call(kKill, kGuest, frame.value);
+      if (frame.kind == kSignal) forward(frame.value);
     }
   }
 }

@@ -248,3 +248,12 @@ def test_refused_calls_do_not_hold_up_the_time_limit(attack, marker):
 def test_stopped_guest_gives_way_to_the_next(inside):
     code = "import os, signal\npid = os.fork()\nif not pid: os.kill(os.getpid(), signal.SIGSTOP)\nprint('done')"
     assert inside(code).stdout == "done\n"
+
+
+@pytest.mark.parametrize("milliseconds", range(0, 40, 2))
+def test_a_signal_that_comes_early_is_not_lost(start, milliseconds):
+    """While the box is made, init may be there before the guest's process has taken on its ids."""
+    process = start("run", "-q", "--", "sh", "-c", "sleep 1000 & sleep 1000")
+    time.sleep(milliseconds / 1000)
+    process.send_signal(signal.SIGTERM)
+    assert process.wait(60) in (-signal.SIGTERM, 128 + signal.SIGTERM)
