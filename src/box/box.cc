@@ -9,6 +9,7 @@
 
 #include <csignal>
 #include <cstring>
+#include <tuple>
 
 #include <fmt/format.h>
 
@@ -64,8 +65,12 @@ class SignalEvents {
 
 class Supervisor {
  public:
-  Supervisor(const Plan& plan, const Command& command, const RunOptions& options)
-      : plan_(plan), command_(command), options_(options), budget_{plan.policy.limits.output, false} {}
+  Supervisor(const Plan& plan, const Command& command, const RunOptions& options, std::unique_ptr<HeadStart> head)
+      : plan_(plan),
+        command_(command),
+        options_(options),
+        head_(std::move(head)),
+        budget_{plan.policy.limits.output, false} {}
   ~Supervisor() { kill_box(); }
   Supervisor(const Supervisor&) = delete;
   Supervisor& operator=(const Supervisor&) = delete;
@@ -86,6 +91,7 @@ class Supervisor {
   const Plan& plan_;
   const Command& command_;
   const RunOptions& options_;
+  std::unique_ptr<HeadStart> head_;  // until start() is through
   const SignalEvents signals_;
   OutputBudget budget_;
   BoxCgroup cgroup_;
@@ -115,25 +121,28 @@ class Supervisor {
 };
 
 Result<void> Supervisor::start() {
-  sys::Pipe in = PCTX_TRY(sys::make_pipe()), out = PCTX_TRY(sys::make_pipe()), err = PCTX_TRY(sys::make_pipe());
+  if (!head_ || !head_->fits(plan_)) {
+    head_.reset();  // before the next one takes its place
+    head_ = PCTX_TRY(HeadStart::begin(plan_));
+  }
   if (plan_.terminal) raw_ = PCTX_TRY(RawTerminal::enter(STDIN_FILENO));
   if (options_.report_changes && plan_.policy.mnt) {
     mnt_ = PCTX_TRY(sys::open_at(AT_FDCWD, *plan_.policy.mnt, O_PATH | O_DIRECTORY));
     before_ = PCTX_TRY(take_snapshot(mnt_.get(), {}));
     await_clock_tick(*before_);
   }
-  const std::string name = fmt::format("{}{}-{:x}", kCgroupPrefix, ::getpid(), Clock::now().time_since_epoch().count());
-  const bool into_cgroup = plan_.cgroup.version == CgroupVersion::v2;
-  if (into_cgroup) cgroup_ = PCTX_TRY(BoxCgroup::make(plan_, name));
+  PCTX_TRY(head_->cgroup.bind(plan_));
   started_ = Clock::now();
   next_check_ = started_;
   next_tick_ = started_ + kTick;
-  box_ = PCTX_TRY(
-      spawn(plan_, command_, {in.read_end.get(), out.write_end.get(), err.write_end.get()}, cgroup_.directory()));
+  box_ = PCTX_TRY(std::move(head_->embryo).grow(plan_, command_));
   running_ = true;
+  cgroup_ = std::move(head_->cgroup);
+  auto [in, out, err] = std::tuple{std::move(head_->in), std::move(head_->out), std::move(head_->err)};
+  head_.reset();
   // v1 directories are made while the box makes its namespaces: it joins them after that.
   if (plan_.cgroup.version == CgroupVersion::v1) {
-    cgroup_ = PCTX_TRY(BoxCgroup::make(plan_, name));
+    cgroup_ = PCTX_TRY(BoxCgroup::make(plan_, box_cgroup_name()));
     const std::vector<Fd> tasks = PCTX_TRY(cgroup_.open_tasks());
     std::vector<int> numbers;
     for (const Fd& fd : tasks) numbers.push_back(fd.get());
@@ -177,6 +186,8 @@ void Supervisor::on_status() {
       // sweeps.
       janitor_.release();
       cgroup_usage_ = cgroup_.usage();
+      // From here on its usage tells whether memory ran out: v1 also wakes whoever listens when a cgroup is removed.
+      memory_event_.reset();
       // init is in none of v1's: they are empty now, unless the guest left processes behind.
       if (plan_.cgroup.version == CgroupVersion::v1) cgroup_.remove_empty();
       break;
@@ -394,8 +405,9 @@ Result<Ending> Supervisor::finish() {
 
 }  // namespace
 
-Result<Ending> run_box(const Plan& plan, const Command& command, const RunOptions& options) {
-  Supervisor supervisor{plan, command, options};
+Result<Ending> run_box(const Plan& plan, const Command& command, const RunOptions& options,
+                       std::unique_ptr<HeadStart> head) {
+  Supervisor supervisor{plan, command, options, std::move(head)};
   PCTX_TRY(supervisor.start());
   // What killed runs have left is swept while the new box is being built: nobody waits for it.
   sweep_cgroups(plan.cgroup);

@@ -4,6 +4,7 @@
 #include <functional>
 
 #include "base/result.h"
+#include "box/head_start.h"
 #include "box/receipt.h"
 #include "launch/spawn.h"
 #include "plan/plan.h"
@@ -21,6 +22,8 @@ struct RunOptions {
 inline constexpr Millis kTick{250};
 
 // Runs to the end. Uses the process's standard streams, and handles its signals meanwhile: forwards them to the guest.
-Result<Ending> run_box(const Plan& plan, const Command& command, const RunOptions& options);
+// `head` may be null.
+Result<Ending> run_box(const Plan& plan, const Command& command, const RunOptions& options,
+                       std::unique_ptr<HeadStart> head = nullptr);
 
 }  // namespace pctx

@@ -7,6 +7,7 @@
 #include <sys/stat.h>
 
 #include <charconv>
+#include <chrono>
 #include <csignal>
 #include <cstring>
 #include <ctime>
@@ -129,16 +130,29 @@ std::vector<std::string> io_lines(const Limits& limits) {
 
 }  // namespace
 
-Result<BoxCgroup> BoxCgroup::make(const Plan& plan, const std::string& box_name) {
+std::string box_cgroup_name() {
+  const auto now = std::chrono::steady_clock::now().time_since_epoch().count();
+  return fmt::format("{}{}-{:x}", kCgroupPrefix, ::getpid(), now);
+}
+
+bool accounts_cpu(const Policy& policy) { return policy.limits.cpu_time.has_value(); }
+
+Result<BoxCgroup> BoxCgroup::make(const Plan& plan, const std::string& name) {
+  BoxCgroup cgroup = PCTX_TRY(reserve(plan.cgroup, accounts_cpu(plan.policy), name));
+  PCTX_TRY(cgroup.bind(plan));
+  return cgroup;
+}
+
+Result<BoxCgroup> BoxCgroup::reserve(const CgroupHost& host, bool cpu_accounting, const std::string& box_name) {
   BoxCgroup cgroup;
-  cgroup.version_ = plan.cgroup.version;
-  for (const Hierarchy& hierarchy : hierarchies(plan.cgroup, plan.policy.limits.cpu_time.has_value())) {
+  cgroup.version_ = host.version;
+  for (const Hierarchy& hierarchy : hierarchies(host, cpu_accounting)) {
     Part part{hierarchy.parent, box_name, hierarchy.controller, open_directory(hierarchy.parent), Fd{}};
     if (!part.parent) return os_error(fmt::format("cannot open {}", hierarchy.parent));
     const bool first = cgroup.parts_.empty();
     // Shared, so that a sweeper does not take the directory between its making and its locking.
     if (first) (void)::flock(part.parent.get(), LOCK_SH);
-    if (plan.cgroup.version == CgroupVersion::v2) PCTX_TRY(prepare_unified(plan.cgroup, part.parent.get()));
+    if (host.version == CgroupVersion::v2) PCTX_TRY(prepare_unified(host, part.parent.get()));
     if (::mkdirat(part.parent.get(), box_name.c_str(), 0755) != 0)
       return os_error(fmt::format("cannot make a cgroup in {}", hierarchy.parent));
     part.directory = Fd{::openat(part.parent.get(), box_name.c_str(), kDirectory)};
@@ -149,24 +163,28 @@ Result<BoxCgroup> BoxCgroup::make(const Plan& plan, const std::string& box_name)
     (void)::flock(made.directory.get(), LOCK_EX | LOCK_NB);
     (void)::flock(made.parent.get(), LOCK_UN);
   }
+  return cgroup;
+}
+
+Result<void> BoxCgroup::bind(const Plan& plan) const {
   for (const CgroupWrite& write : plan.cgroup_writes) {
-    const Part* where = cgroup.part(cgroup.version_ == CgroupVersion::v2 ? "" : write.controller);
+    const Part* where = part(version_ == CgroupVersion::v2 ? "" : write.controller);
     if (where == nullptr) continue;
     auto written = sys::write_at(where->directory.get(), write.file, write.value);
     if (!written && !(write.optional && written.error().code == ENOENT)) return std::move(written).error();
   }
-  if (cgroup.version_ == CgroupVersion::v2) {
+  if (version_ == CgroupVersion::v2 && !parts_.empty()) {
     // Not every device can be throttled; if none can, nothing would be.
     std::optional<Error> refused;
     bool taken = false;
     for (const std::string& line : io_lines(plan.policy.limits)) {
-      auto written = sys::write_at(cgroup.parts_[0].directory.get(), "io.max", line);
+      auto written = sys::write_at(parts_[0].directory.get(), "io.max", line);
       taken |= written.has_value();
       if (!written) refused = std::move(written).error();
     }
     if (refused && !taken && !plan.policy.allow_degraded.test(index(Layer::cgroups))) return *std::move(refused);
   }
-  return cgroup;
+  return {};
 }
 
 BoxCgroup::~BoxCgroup() { (void)remove(); }
@@ -226,6 +244,11 @@ CgroupUsage BoxCgroup::usage() const {
         usage.cpu_microseconds = *nanoseconds / 1000;
   }
   return usage;
+}
+
+std::optional<std::uint64_t> BoxCgroup::memory() const {
+  if (parts_.empty()) return std::nullopt;
+  return number(parts_[0].directory.get(), version_ == CgroupVersion::v2 ? "memory.current" : "memory.usage_in_bytes");
 }
 
 void BoxCgroup::kill() const {

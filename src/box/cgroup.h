@@ -22,7 +22,11 @@ struct CgroupUsage {
 
 class BoxCgroup {
  public:
-  // Makes the directories and writes the limits. `name` is unique on this host.
+  // Makes the directories, without limits. `name` is unique on this host.
+  static Result<BoxCgroup> reserve(const CgroupHost& host, bool cpu_accounting, const std::string& name);
+  // Writes the limits; before anything of a guest runs.
+  Result<void> bind(const Plan& plan) const;
+  // Both at once.
   static Result<BoxCgroup> make(const Plan& plan, const std::string& name);
 
   BoxCgroup() = default;
@@ -42,6 +46,7 @@ class BoxCgroup {
   // v1: readable when the box runs out of memory (v2 kills the whole group by itself).
   Fd watch_memory() const;
   CgroupUsage usage() const;
+  std::optional<std::uint64_t> memory() const;  // at this moment
   void kill() const;
   // Removes what no process is in, without waiting.
   void remove_empty();
@@ -66,5 +71,7 @@ void settle_in_scope(const CgroupHost& host);
 void sweep_cgroups(const CgroupHost& host);
 
 inline constexpr std::string_view kCgroupPrefix = "pctx-box-";
+std::string box_cgroup_name();
+bool accounts_cpu(const Policy& policy);
 
 }  // namespace pctx

@@ -30,12 +30,19 @@ void open_standard_streams() {
     if (::fcntl(fd, F_GETFD) < 0) (void)::open("/dev/null", O_RDWR);
 }
 
+// Nothing is left to tidy: the kernel takes memory back faster than destructors do.
+[[noreturn]] void leave(int status) {
+  (void)std::fflush(nullptr);
+  ::_exit(status);
+}
+
 }  // namespace
 
 // What can still be thrown here is a mistake of ours or an empty memory: both may end us.
 int main(int argc, char** argv) {  // NOLINT(bugprone-exception-escape)
   open_standard_streams();
   Words words = split_words(argc, argv);
+  if (is_plain_run(words)) leave(run_plain(words));
   CLI::App app{"Runs code that nobody has read, in a box that has never run anything else.", "pctx-sandbox"};
   app.set_version_flag("--version", PCTX_VERSION, "Print the version");
   app.require_subcommand(1);
@@ -58,7 +65,5 @@ int main(int argc, char** argv) {  // NOLINT(bugprone-exception-escape)
                error.what());
     return kFailed;
   }
-  // Nothing is left to tidy: the kernel takes memory back faster than destructors do.
-  (void)std::fflush(nullptr);
-  ::_exit(status);
+  leave(status);
 }

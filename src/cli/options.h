@@ -9,6 +9,7 @@
 
 #include <CLI/CLI.hpp>
 
+#include "box/head_start.h"
 #include "cli/verbs.h"
 #include "env/store.h"
 #include "launch/spawn.h"
@@ -40,8 +41,9 @@ struct Prepared {
   Command command;
   Plan plan;
   std::optional<env::Environment> environment;  // in use as long as this lives
+  std::unique_ptr<HeadStart> head;              // may be null
 };
-// Looks at the host and compiles: everything that comes before a box.
-Result<Prepared> prepare(const RunArguments& arguments);
+// Looks at the host and compiles: everything that comes before a box. `to_run`: the box is begun meanwhile.
+Result<Prepared> prepare(const RunArguments& arguments, bool to_run = false);
 
 }  // namespace pctx::cli

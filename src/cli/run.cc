@@ -34,8 +34,8 @@ Result<int> run(const RunArguments& arguments) {
     fmt::print("{}\n", policy_to_json(policy));
     return 0;
   }
-  const Prepared prepared = PCTX_TRY(prepare(arguments));
   if (arguments.tty && arguments.json) return usage_error("--tty and --json cannot be used together");
+  Prepared prepared = PCTX_TRY(prepare(arguments, true));
   if (arguments.changed && !prepared.policy.mnt)
     return usage_error("--changed lists what changed under /mnt, and there is no --mnt");
   // Opened before the run, and not through a link: neither this guest nor an earlier one chooses what is overwritten.
@@ -45,8 +45,9 @@ Result<int> run(const RunArguments& arguments) {
         PCTX_TRY(sys::open_at(AT_FDCWD, *arguments.report, O_WRONLY | O_CREAT | O_TRUNC | O_NOFOLLOW | O_NOCTTY, 0644));
   if (!arguments.quiet)
     for (const std::string& notice : prepared.plan.notices) say(notice);
-  const Ending ending = PCTX_TRY(run_box(
-      prepared.plan, prepared.command, {.capture = arguments.json, .report_changes = arguments.changed, .last = true}));
+  const Ending ending = PCTX_TRY(run_box(prepared.plan, prepared.command,
+                                         {.capture = arguments.json, .report_changes = arguments.changed, .last = true},
+                                         std::move(prepared.head)));
   if (!ending.outcome.limit.empty() || ending.outcome.kind == OutcomeKind::denied) say(ending.outcome.sentence);
   if (ending.receipt.network && !ending.receipt.attempts_recorded && !arguments.quiet)
     say("this host lets nobody see attempts to reach direct addresses: they failed, and are not in the receipt");
@@ -56,7 +57,31 @@ Result<int> run(const RunArguments& arguments) {
   return ending.outcome.exit_status();
 }
 
+int act(const RunArguments& arguments, const Words& words) {
+  if (!arguments.print_policy) enter_delegated_scope(words.all);
+  auto result = run(arguments);
+  if (!result && arguments.json) fmt::print("{}\n", error_json(result.error()));
+  return result ? *result : complain(result.error());
+}
+
+RunArguments plain_arguments() {
+  RunArguments arguments;
+  arguments.may_build = true;
+  return arguments;
+}
+
 }  // namespace
+
+bool is_plain_run(const Words& words) {
+  return words.literal && words.options.size() == 1 && words.options[0] == "run" && !words.command.empty();
+}
+
+int run_plain(const Words& words) {
+  RunArguments arguments = plain_arguments();
+  arguments.command = words.command;
+  arguments.literal = true;
+  return act(arguments, words);
+}
 
 void add_run(CLI::App& app, const Words& words, int& status) {
   CLI::App* verb = app.add_subcommand("run", "Run a command, a script or standard input in a box");
@@ -70,14 +95,8 @@ void add_run(CLI::App& app, const Words& words, int& status) {
       "Exit status: the command's own; 128+N after signal N; 124 time limit; 125 we failed;\n"
       "126 the command cannot be run; 127 it is not there.");
   if (!words.wants("run")) return;
-  auto arguments = std::make_shared<RunArguments>();
-  arguments->may_build = true;
-  add_run_options(*verb, words, arguments, [arguments, &words, &status] {
-    if (!arguments->print_policy) enter_delegated_scope(words.all);
-    auto result = run(*arguments);
-    if (!result && arguments->json) fmt::print("{}\n", error_json(result.error()));
-    status = result ? *result : complain(result.error());
-  });
+  auto arguments = std::make_shared<RunArguments>(plain_arguments());
+  add_run_options(*verb, words, arguments, [arguments, &words, &status] { status = act(*arguments, words); });
 }
 
 }  // namespace pctx::cli

@@ -32,6 +32,10 @@ struct Words {
 // by cgroups. Returns if there is nothing to gain or nobody to ask.
 void enter_delegated_scope(const std::vector<std::string>& words);
 
+// `run -- COMMAND`, without any option to read: describing options takes longer than planning the box.
+bool is_plain_run(const Words& words);
+int run_plain(const Words& words);
+
 void add_run(CLI::App& app, const Words& words, int& status);
 void add_env(CLI::App& app, const Words& words, int& status);
 void add_explain(CLI::App& app, const Words& words, int& status);

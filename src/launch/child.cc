@@ -106,6 +106,18 @@ void become_init(const ChildPlan& plan, int init, int sync) noexcept {
   fail(moved, Step::init, 4);
 }
 
+void await_plan(const ChildPlan& plan) noexcept {
+  for (;;) {
+    StatusFrame frame;
+    int fds[kMaxFrameFds];
+    std::size_t count = 0;
+    if (receive_frame(plan.status, frame, fds, count, 0) != sizeof frame) ::_exit(127);
+    if (frame.kind == Message::planned) return;
+    if (frame.kind != Message::tree || count != 1 || frame.index >= plan.op_count) ::_exit(127);
+    plan.ops[frame.index].tree = fds[0];
+  }
+}
+
 void await_go(const ChildPlan& plan) noexcept {
   int none[kMaxFrameFds];
   (void)receive(plan.status, Message::go, none);
@@ -162,7 +174,9 @@ void run_child(ChildPlan& plan) noexcept {
   if (plan.spread) spread(plan, static_cast<pid_t>(guest));
   ::close(sync[1]);
   ::close(host_proc);
+  ::close(plan.guest_channel);
   int proc = -1;
+  await_plan(plan);
   clone_binds(plan);
   await_go(plan);
   become_guest_ids(plan);

@@ -42,9 +42,14 @@ namespace {
 constexpr int kStatus = 3;
 constexpr int kSync = 4;
 
-// A network namespace takes the kernel longer than all mounts together.
+// A network namespace takes the kernel longer than all mounts together: it is made while the parent still plans.
 void make_namespaces(const ChildPlan& plan) noexcept {
   if (plan.late_namespaces != 0 && ::unshare(plan.late_namespaces) != 0) fail(plan, Step::namespaces);
+  int none[kMaxFrameFds];
+  if (plan.guest_channel >= 0) (void)receive(plan.guest_channel, Message::planned, none);
+}
+
+void furnish_namespaces(const ChildPlan& plan) noexcept {
   if (plan.new_uts && ::sethostname(plan.hostname, plan.hostname_size) != 0) fail(plan, Step::hostname);
   if (plan.network != nullptr)
     make_network(plan);
@@ -52,7 +57,7 @@ void make_namespaces(const ChildPlan& plan) noexcept {
     loopback_up(plan);
   if (plan.send_probes) send_socket_probe(plan);
   // After joining, so that the box's own cgroup is the root of what it sees.
-  if (plan.guest_channel >= 0) join_cgroups(plan, plan.guest_channel);
+  if (plan.joins_cgroups) join_cgroups(plan, plan.guest_channel);
   if (plan.cgroup_namespace && ::unshare(CLONE_NEWCGROUP) != 0 && !plan.cgroup_namespace_optional)
     fail(plan, Step::cgroup_namespace);
 }
@@ -195,9 +200,10 @@ void apply_filter(const ChildPlan& plan) noexcept {
 }  // namespace
 
 void run_guest(const ChildPlan& given, int sync, int host_proc) noexcept {
-  ChildPlan plan = given;  // descriptors move
+  make_namespaces(given);
+  ChildPlan plan = given;  // descriptors move, and pid 1 reads the same memory
   choose_profile(plan, host_proc);
-  make_namespaces(plan);
+  furnish_namespaces(plan);
   if (plan.late_namespaces != 0) hand_over_namespaces(plan, sync, host_proc);
   char byte;
   if (::read(sync, &byte, 1) != 1) ::_exit(127);  // pid 1 has said why

@@ -1,5 +1,6 @@
-// Everything the child needs between clone and exec, built before the clone: plain pointers into memory that the parent
-// keeps, no ownership, nothing to construct or destroy.
+// Everything the child needs between clone and exec: plain pointers into memory that it shares with the parent, no
+// ownership, nothing to construct or destroy. The first fields are there when it is born, the others when
+// Message::planned comes (see embryo.h).
 #pragma once
 
 #include <linux/filter.h>
@@ -55,6 +56,8 @@ enum class Message : std::uint32_t {
   failure = 1,  // step, index, value = errno
   ended = 2,    // value = wait status of the guest
   signal = 3,   // parent: value = signal for the guest
+  tree,         // parent: + a detached mount for the operation `index`
+  planned,      // parent: the plan is in the memory that we share
   go,           // parent: the ids are mapped
   cgroups,      // parent: + descriptors of the v1 `tasks` files
   listener,     // + seccomp listener
@@ -102,7 +105,7 @@ struct ChildOp {
   const char* const* options;  // tmpfs: key, value, …, nullptr
   ino_t inode;                 // bind: what `tree` must be, 0 for any
   dev_t holder;
-  int tree;  // bind: a detached mount, made by the parent (id-mapped) or by the child; -1: not yet
+  int tree;  // bind: a detached mount, from the parent (id-mapped) or made by the child; -1: not yet
 };
 
 struct ChildRule {
@@ -112,15 +115,20 @@ struct ChildRule {
 
 struct ChildPlan {
   int status;         // our end of the status socket
-  int guest_channel;  // v1: where the guest receives Message::cgroups; else -1
+  int guest_channel;  // where the guest's process hears of the plan, and of its cgroups; -1: it knows all
   int std_fds[3];
+  int late_namespaces;  // CLONE_NEW* that the guest's process makes itself
+  bool spread;          // there is more than one CPU in `allowed`
+  cpu_set_t allowed;
+
+  // From here on as planned.
+  bool joins_cgroups;  // v1: Message::cgroups follows
   ChildOp* ops;
   std::size_t op_count;
   const char* const* root_options;
   const char* const* scratch_options;  // of a box that is cut from a template
   const char* attach_point;
   const char* const* settings;  // path, value, …, nullptr
-  int late_namespaces;          // CLONE_NEW* that the child makes itself
   bool new_network;
   const ChildNetwork* network;  // nullptr: nothing but loopback
   bool new_uts, cgroup_namespace, cgroup_namespace_optional;
@@ -133,8 +141,8 @@ struct ChildPlan {
   bool terminal, send_probes;
   winsize window;  // of the caller's terminal
   const char* workdir;
-  bool pin, spread;  // the guest stays on `cpus`; there is more than one in `allowed`
-  cpu_set_t allowed, cpus;
+  bool pin;  // the guest stays on `cpus`
+  cpu_set_t cpus;
   const ResourceLimit* rlimits;
   std::size_t rlimit_count;
   bool keyring;
@@ -151,10 +159,10 @@ struct ChildPlan {
 };
 static_assert(std::is_trivially_copyable_v<ChildPlan> && std::is_trivially_destructible_v<ChildPlan>);
 
-// Runs in the child and never returns. It forks at once: pid 1 of the box builds its root and becomes init, while the
-// guest's process (child_guest.cc) makes the namespaces that take the kernel long and gives up its rights. They meet
-// three times over `sync`: the guest tells that its namespaces are there, pid 1 that the root is, and the end of pid
-// 1's side, when it has become init, lets the guest run.
+// Runs in the child and never returns. It forks at once, before anything is planned: pid 1 of the box builds its root
+// and becomes init, while the guest's process (child_guest.cc) makes the namespaces that take the kernel long and gives
+// up its rights. They meet three times over `sync`: the guest tells that its namespaces are there, pid 1 that the root
+// is, and the end of pid 1's side, when it has become init, lets the guest run.
 [[noreturn]] void run_child(ChildPlan& plan) noexcept;
 [[noreturn]] void run_guest(const ChildPlan& plan, int sync, int host_proc) noexcept;
 
@@ -165,6 +173,7 @@ bool send_frame(int socket, const StatusFrame& frame, const int* fds = nullptr, 
 // One frame with at most kMaxFrameFds descriptors; returns what recvmsg does.
 std::ptrdiff_t receive_frame(int socket, StatusFrame& frame, int* fds, std::size_t& count, int flags) noexcept;
 std::size_t receive(int channel, Message expected, int* fds) noexcept;
+void await_plan(const ChildPlan& plan) noexcept;
 void await_go(const ChildPlan& plan) noexcept;
 void loopback_up(const ChildPlan& plan) noexcept;
 // For limits that no cgroup binds, the supervisor looks in from outside.

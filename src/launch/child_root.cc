@@ -108,14 +108,20 @@ int make_proc(const ChildPlan& plan, const ChildOp& op, int root, std::size_t at
 
 namespace {
 
-void mask(const ChildPlan& plan, const ChildOp& op, int root, std::size_t at) noexcept {
+// `covers`: where the first mask of its kind is, files and folders; another one is a copy of it, with its flags.
+void mask(const ChildPlan& plan, const ChildOp& op, int root, std::size_t at, const char* (&covers)[2]) noexcept {
   if (::faccessat(root, op.target, F_OK, 0) != 0) return;  // this kernel does not have it
-  const int cover =
-      abi::open_tree(root, op.directory ? "var/empty" : "dev/null", abi::kOpenTreeClone | abi::kOpenTreeCloexec);
+  const char*& first = covers[op.directory ? 1 : 0];
+  const char* source = first != nullptr ? first : op.directory ? "var/empty" : "dev/null";
+  const int cover = abi::open_tree(root, source, abi::kOpenTreeClone | abi::kOpenTreeCloexec);
   // A folder of a template has flags that a box below it cannot take off again; a device would not open with them.
   const std::uint64_t attributes = abi::kMountRdonly | abi::kMountNosuid | abi::kMountNoexec;
-  if (cover < 0 || !attach(cover, root, op.target, op.directory ? attributes | abi::kMountNodev : attributes))
-    fail(plan, Step::root_op, at);
+  const bool attached =
+      cover >= 0 &&
+      (first != nullptr ? abi::move_mount(cover, root, op.target) == 0
+                        : attach(cover, root, op.target, op.directory ? attributes | abi::kMountNodev : attributes));
+  if (!attached) fail(plan, Step::root_op, at);
+  first = op.target;
   ::close(cover);
 }
 
@@ -205,8 +211,9 @@ void seal_root(const ChildPlan& plan, int root) noexcept {
 }
 
 void apply_masks(const ChildPlan& plan, int root) noexcept {
+  const char* covers[2] = {nullptr, nullptr};
   for (std::size_t i = 0; i < plan.op_count; ++i)
-    if (plan.ops[i].kind == RootOpKind::mask) mask(plan, plan.ops[i], root, i);
+    if (plan.ops[i].kind == RootOpKind::mask) mask(plan, plan.ops[i], root, i, covers);
   if (::chdir("/") != 0) fail(plan, Step::pivot, 3);
 }
 

@@ -35,7 +35,7 @@ Result<LentPath> look_at(const char* option, const std::string& path) {
   return lent;
 }
 
-Result<Plan> compile_here(Policy& policy, CompileInputs inputs) {
+Result<Plan> compile_here(Policy& policy, CompileInputs inputs, const CgroupHost* cgroups) {
   PCTX_TRY(validate(policy));
   inputs.instance = static_cast<std::uint32_t>(::getpid());
   if (policy.mnt) {
@@ -47,7 +47,7 @@ Result<Plan> compile_here(Policy& policy, CompileInputs inputs) {
     inputs.binds.push_back(PCTX_TRY(look_at(bind.writable ? "--rw" : "--ro", bind.source)));
   if (policy.seccomp) inputs.seccomp_profile = PCTX_TRY(sys::read_file(*policy.seccomp, kMaxProfileBytes));
   inputs.no_listener = listener_is_taken();
-  const HostFeatures host = probe_host();
+  const HostFeatures host = probe_host(cgroups);
   if (policy.allow_degraded.any()) inputs.missing = probe_missing(policy.allow_degraded, host);
   return compile(policy, host, inputs);
 }

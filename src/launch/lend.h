@@ -13,6 +13,6 @@ namespace pctx {
 Result<LentPath> look_at(const char* option, const std::string& path);
 
 // Fills in what `inputs` must know about lent paths, resolves the policy's own, and compiles.
-Result<Plan> compile_here(Policy& policy, CompileInputs inputs);
+Result<Plan> compile_here(Policy& policy, CompileInputs inputs, const CgroupHost* cgroups = nullptr);
 
 }  // namespace pctx

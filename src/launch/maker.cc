@@ -99,7 +99,7 @@ struct Order {
   plan.late_namespaces = 0;
   plan.network = nullptr;
   plan.new_network = plan.new_uts = plan.cgroup_namespace = plan.set_ids = plan.spread = false;
-  plan.send_probes = false;
+  plan.send_probes = plan.joins_cgroups = false;
   plan.guest_channel = -1;
   run_guest(plan, sync[1], whole_proc);
 }
@@ -277,6 +277,7 @@ bool serve(const ChildPlan& plan) noexcept {
   // The Broker's own way of giving way (SCHED_BATCH) is inherited, and would keep a Worker from starting at once.
   const sched_param none{};
   (void)::syscall(SYS_sched_setscheduler, 0, SCHED_OTHER, &none);
+  await_plan(plan);
   clone_binds(plan);
   await_go(plan);
   become_guest_ids(plan);

@@ -154,6 +154,13 @@ Result<void> check_layers(const Plan& plan) {
 
 }  // namespace
 
+std::uint64_t wanted_namespaces(const Policy& policy) {
+  std::uint64_t flags = 0;
+  for (const NamespaceFlag& entry : kNamespaces)
+    if (entry.layer != Layer::network || policy.network != Network::host) flags |= entry.flag;
+  return flags;
+}
+
 Result<Plan> compile(const Policy& policy, const HostFeatures& host, const CompileInputs& inputs) {
   PCTX_TRY(validate(policy));
   PCTX_TRY(check_degradable(host, inputs));

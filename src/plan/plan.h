@@ -135,7 +135,7 @@ struct Plan {
   std::vector<LandlockRule> landlock;
   std::vector<sock_filter> filter;
   bool listener = false;  // refusals come to the supervisor, which names them in the report
-  std::string apparmor;  // the profile that the guest enters; empty: none
+  std::string apparmor;   // the profile that the guest enters; empty: none
   bool keyring = true;
   std::string home, workdir, path;
   std::vector<std::string> env;  // NAME=VALUE
@@ -153,6 +153,8 @@ struct Plan {
 inline constexpr const char* kDefaultPath = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
 
 Result<Plan> compile(const Policy& policy, const HostFeatures& host, const CompileInputs& inputs);
+// CLONE_NEW* of the plan that compile() makes where the host gives everything.
+std::uint64_t wanted_namespaces(const Policy& policy);
 
 // The parts of `compile`, one file each.
 Result<void> plan_root(Plan& plan, const HostFeatures& host, const CompileInputs& inputs);

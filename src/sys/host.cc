@@ -234,7 +234,12 @@ void probe_v2(CgroupHost& host, bool privileged, const std::string& table) {
                                            : "no cgroup is delegated to this user";
 }
 
-CgroupHost probe_cgroups(bool privileged) {
+bool is_privileged() { return ::geteuid() == 0 && has_admin_capability(); }
+
+}  // namespace
+
+CgroupHost probe_cgroups() {
+  const bool privileged = is_privileged();
   CgroupHost host;
   struct statfs type {};
   if (::statfs("/sys/fs/cgroup", &type) != 0) {
@@ -261,13 +266,11 @@ CgroupHost probe_cgroups(bool privileged) {
   return host;
 }
 
-}  // namespace
-
-HostFeatures probe_host() {
+HostFeatures probe_host(const CgroupHost* known) {
   HostFeatures host;
   host.uid = ::geteuid();
   host.gid = ::getegid();
-  host.privileged = host.uid == 0 && has_admin_capability();
+  host.privileged = is_privileged();
   utsname name{};
   if (::uname(&name) == 0) {
     host.kernel = name.release;
@@ -279,7 +282,7 @@ HostFeatures probe_host() {
   if (host.apparmor) {
     host.apparmor_profile = profile_is_loaded(kGuestProfile) && profile_is_loaded(kZygoteProfile);
   }
-  host.cgroup = probe_cgroups(host.privileged);
+  host.cgroup = known != nullptr ? *known : probe_cgroups();
   if (host.privileged) {
     // Above the ids that systemd hands to containers (up to 0x6fffffff) nothing is allotted; where a container has
     // fewer ids, its last ones below nobody.

@@ -65,7 +65,9 @@ struct HostFeatures {
   }
 };
 
-HostFeatures probe_host();
+CgroupHost probe_cgroups();
+// `known`: what probe_cgroups() said a moment ago, for those who have asked.
+HostFeatures probe_host(const CgroupHost* known = nullptr);
 
 inline constexpr const char* kOwnLeaf = "supervisor";
 // AppArmor: of a guest that is started by exec, and of a Zygote with the Workers that it forks. One file holds both.

@@ -1,0 +1,166 @@
+#include "launch/fill_plan.h"
+
+#include <sys/ioctl.h>
+#include <sys/resource.h>
+
+#include <algorithm>
+
+#include <fmt/format.h>
+
+#include "launch/netlink.h"
+#include "launch/spawn.h"
+#include "sys/files.h"
+#include "sys/kernel_abi.h"
+
+extern "C" const char pctx_init_begin[];
+extern "C" const char pctx_init_end[];
+
+namespace pctx {
+namespace {
+
+// As a shell finds a command, but every candidate is written down before the clone.
+std::vector<std::string> candidates(const Command& command, const std::string& path) {
+  const std::string& name = command.argv[0];
+  if (name.find('/') != std::string::npos) return {name};
+  std::vector<std::string> found;
+  for (std::string_view directory : sys::split(path, ':'))
+    found.push_back(sys::join(directory.empty() ? "." : directory, name));
+  return found;
+}
+
+// A limit above the hard limit we live under ourselves cannot be given; the lower one binds just as well.
+std::vector<ResourceLimit> clamp(std::vector<ResourceLimit> limits) {
+  for (ResourceLimit& limit : limits) {
+    rlimit own{};
+    if (::getrlimit(static_cast<__rlimit_resource_t>(limit.resource), &own) == 0 && own.rlim_max != RLIM_INFINITY)
+      limit.value = std::min(limit.value, own.rlim_max);
+  }
+  return limits;
+}
+
+cpu_set_t pick_cpus(const cpu_set_t& allowed, unsigned count) {
+  cpu_set_t chosen;
+  CPU_ZERO(&chosen);
+  // Not always the first ones: many boxes would share them.
+  const unsigned offset = static_cast<unsigned>(::getpid());
+  for (unsigned i = 0; i < CPU_SETSIZE && count > 0; ++i) {
+    const unsigned cpu = (i + offset) % CPU_SETSIZE;
+    if (CPU_ISSET(cpu, &allowed)) CPU_SET(cpu, &chosen), --count;
+  }
+  return chosen;
+}
+
+// "size=1,mode=2" as key, value, key, value.
+const char* const* options(std::string_view text, SharedMemory& memory) {
+  std::vector<std::string> words;
+  for (std::string_view pair : sys::split(text, ',')) {
+    const std::size_t equals = pair.find('=');
+    words.emplace_back(pair.substr(0, equals));
+    words.emplace_back(pair.substr(equals + 1));
+  }
+  return memory.list(words);
+}
+
+Result<std::vector<LentTree>> build_ops(const Plan& plan, SharedMemory& memory, ChildPlan& child) {
+  std::vector<ChildOp> ops;
+  std::vector<LentTree> trees;
+  ops.reserve(plan.root.size());
+  for (const RootOp& op : plan.root) {
+    ops.push_back({.kind = op.kind,
+                   .directory = op.directory,
+                   .device = op.device,
+                   .mode = op.mode,
+                   .size = op.size,
+                   .attributes = op.attributes,
+                   .target = memory.keep(op.target),
+                   .text = memory.keep(op.text),
+                   .text_size = op.text.size(),
+                   .major = op.major,
+                   .minor = op.minor,
+                   .options = op.kind == RootOpKind::tmpfs ? options(op.text, memory) : nullptr,
+                   .inode = op.lent ? op.lent->inode : 0,
+                   .holder = op.lent ? op.lent->device : 0,
+                   .tree = -1});
+    if (op.idmap) {
+      auto tree = idmapped_tree(*op.lent, plan.ids.host_uid, plan.ids.host_gid);
+      const bool writable = (op.attributes & abi::kMountRdonly) == 0;
+      if (tree) {
+        trees.push_back({ops.size() - 1, *std::move(tree)});
+      } else if (writable && (op.lent->mode & 02) == 0) {
+        return std::move(tree).error();
+      }  // lent read-only: what everyone may read can still be read without the mapping
+    }
+  }
+  child.ops = memory.array(ops);
+  child.op_count = ops.size();
+  return trees;
+}
+
+const ChildNetwork* build_network(const NetworkPlan& plan, SharedMemory& memory) {
+  const auto batch = [&](const NetlinkMessages& messages) {
+    return NetlinkBatch{memory.array(messages.bytes), messages.bytes.size(), messages.last};
+  };
+  const ChildNetwork network{
+      .local4 = batch(local_routes(plan, false)),
+      .local6 = batch(local_routes(plan, true)),
+      .watched_route = batch(watched_route(plan)),
+      .ports = memory.array(plan.ports),
+      .port_count = plan.ports.size(),
+      .watched = {static_cast<unsigned short>(plan.watched.size()), memory.array(plan.watched)}};
+  return memory.array(std::span{&network, 1});
+}
+
+}  // namespace
+
+Result<std::vector<LentTree>> fill(const Plan& plan, const Command& command, SharedMemory& memory, ChildPlan& child) {
+  auto trees = PCTX_TRY(build_ops(plan, memory, child));
+  std::vector<std::string> settings;
+  for (const KernelSetting& setting : plan.settings) {
+    settings.push_back("sys/" + setting.path);
+    settings.push_back(setting.value);
+  }
+  std::vector<ChildRule> rules;
+  for (const LandlockRule& rule : plan.landlock) rules.push_back({memory.keep(rule.path), rule.access});
+  const std::vector<ResourceLimit> rlimits = clamp(plan.rlimits);
+  child.root_options = options(plan.root_options, memory);
+  child.scratch_options = options(plan.scratch_options, memory);
+  child.attach_point = memory.keep(plan.attach_point);
+  child.settings = memory.list(settings);
+  child.joins_cgroups = plan.cgroup.version == CgroupVersion::v1;
+  child.new_network = (plan.namespaces & CLONE_NEWNET) != 0;
+  if (plan.network) child.network = build_network(*plan.network, memory);
+  child.new_uts = (plan.namespaces & CLONE_NEWUTS) != 0;
+  child.cgroup_namespace = plan.cgroup_namespace;
+  child.cgroup_namespace_optional = !plan.policy.require.test(index(Layer::cgroup_namespace));
+  child.uid = plan.ids.inside;
+  child.drop_groups = plan.ids.drop_groups;
+  child.set_ids = true;
+  child.hostname = memory.keep(plan.policy.hostname);
+  child.hostname_size = plan.policy.hostname.size();
+  child.init_image = pctx_init_begin;
+  child.init_size = static_cast<std::size_t>(pctx_init_end - pctx_init_begin);
+  child.terminal = plan.terminal;
+  if (plan.terminal) (void)::ioctl(STDIN_FILENO, TIOCGWINSZ, &child.window);
+  child.send_probes = plan.watchdog.any();
+  child.workdir = memory.keep(plan.workdir);
+  child.pin = plan.pin_cpus != 0;
+  child.cpus = child.pin ? pick_cpus(child.allowed, plan.pin_cpus) : child.allowed;
+  child.rlimits = memory.array(rlimits);
+  child.rlimit_count = rlimits.size();
+  child.keyring = plan.keyring;
+  if (!plan.apparmor.empty()) child.apparmor = memory.keep(fmt::format("exec {}", plan.apparmor));
+  child.landlock_handled = plan.landlock_handled;
+  child.landlock_scoped = plan.landlock_scoped;
+  // The parent knows the ABI by what the plan asks for: scopes came with 6, and 24 bytes with them.
+  child.landlock_size = abi::landlock_ruleset_size(plan.landlock_scoped != 0 ? 6 : 1);
+  child.rules = memory.array(rules);
+  child.rule_count = rules.size();
+  child.filter = {static_cast<unsigned short>(plan.filter.size()), memory.array(plan.filter)};
+  child.listener = plan.listener;
+  child.candidates = memory.list(candidates(command, plan.path));
+  child.argv = memory.list(command.argv);
+  child.envp = memory.list(plan.env);
+  return trees;
+}
+
+}  // namespace pctx
