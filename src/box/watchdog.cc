@@ -147,7 +147,7 @@ TreeUsage TreeMeter::measure(std::uint64_t memory_limit) {
     const auto guest = std::find_if(pids.begin(), pids.end(), [](const std::string& pid) { return pid != "1"; });
     if (guest != pids.end()) parked_ += sockets_.measure(proc_.get(), *guest);
   }
-  usage.memory = stored + sum.own + std::max(sum.shared, parked_);
+  usage.memory = last_memory_ = stored + sum.own + std::max(sum.shared, parked_);
   return usage;
 }
 

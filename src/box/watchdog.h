@@ -33,11 +33,13 @@ class TreeMeter {
   explicit operator bool() const { return static_cast<bool>(proc_); }
   // `limit` is where counting shared pages twice starts to matter: only above it is the exact, dearer figure taken.
   TreeUsage measure(std::uint64_t memory_limit);
+  std::uint64_t last_memory() const { return last_memory_; }
 
  private:
   Fd proc_, scratch_;
   SocketMeter sockets_;
   unsigned looks_ = 0;
+  std::uint64_t last_memory_ = 0;
   std::uint64_t parked_ = 0;                           // as of the last closer look
   std::map<std::string, std::uint64_t> living_ticks_;  // by pid and start time
   std::uint64_t dead_ticks_ = 0;

@@ -3,16 +3,20 @@
 #include <sys/epoll.h>
 #include <sys/signalfd.h>
 #include <sys/socket.h>
+#include <sys/sysinfo.h>
 #include <sys/wait.h>
 
 #include <algorithm>
+#include <charconv>
 #include <csignal>
 #include <map>
 
 #include <fmt/format.h>
 #include <nlohmann/json.hpp>
 
+#include "base/units.h"
 #include "broker/session.h"
+#include "sys/files.h"
 
 namespace pctx {
 namespace {
@@ -27,7 +31,9 @@ constexpr auto kTick = std::chrono::seconds{5};
 class Broker {
  public:
   Broker(sys::Loop& loop, Fd listener, const BrokerOptions& options)
-      : loop_(loop), listener_(std::move(listener)), options_(options) {}
+      : loop_(loop), listener_(std::move(listener)), options_(options) {
+    if (options_.memory_budget == 0) options_.memory_budget = default_memory_budget();
+  }
 
   Result<void> run();
 
@@ -54,17 +60,23 @@ class Broker {
   void tick();
   void watch_relay();
   std::size_t alive() const;
+  std::uint64_t memory();
+  bool room(const std::string& key);
+  void make_room(const std::string& key);
   std::string status() const;
 
   sys::Loop& loop_;
   Mover mover_{loop_};
   Fd listener_;
-  const BrokerOptions options_;
+  BrokerOptions options_;
   RelayKeeper relay_{RelayKeeper::Serves::many_boxes};
   int relay_fd_ = -1;
   std::map<int, std::unique_ptr<Session>> sessions_;
   std::map<std::string, Entry> pools_;
   std::map<const Worker*, Session*> tenants_;
+  std::uint64_t memory_ = 0;  // of all pools, as of `measured_`
+  Clock::time_point measured_{};
+  sys::Loop::TimerId retry_ = 0;
   std::vector<std::unique_ptr<Pool>> leaving_;  // pools are not destroyed inside their own handlers
   Clock::time_point last_used_ = Clock::now();
   const Clock::time_point since_ = Clock::now();
@@ -169,7 +181,7 @@ Result<Broker::Entry*> Broker::entry_for(const PoolSpec& spec) {
                                     {.available = [this, key] { serve_queue(key); },
                                      .ended = [this](Worker& worker) { on_ended(worker); },
                                      .failed = [this, key](const Error& error) { on_pool_failed(key, error); },
-                                     .room = [this] { return alive() < options_.max_workers; }}));
+                                     .room = [this, key] { return room(key); }}));
   watch_relay();
   return &pools_.emplace(key, std::move(entry)).first->second;
 }
@@ -211,10 +223,10 @@ void Broker::ask(Session& session, const PoolSpec& spec, Millis patience) {
     return;
   }
   pool.last_dry = Clock::now();
-  pool.wanted = std::min(kMostWaiting, pool.wanted * 2);
-  pool.pool->want(pool.wanted);
+  pool.wanted = std::clamp(pool.wanted * 2, kFewestWaiting, kMostWaiting);
   session.phase = Session::Phase::waiting;
   pool.queue.push_back(&session);
+  pool.pool->want(pool.wanted);
   if (pool.queue.size() > 1) (void)session.send(Json{{"queued", {{"ahead", pool.queue.size() - 1}}}}.dump());
   session.patience = loop_.after(patience, [this, &session] {
     session.patience = 0;
@@ -259,6 +271,13 @@ void Broker::hand_over(Session& session, Worker& worker) {
 }
 
 void Broker::on_ended(Worker& worker) {
+  // Whoever waits for want of room, in whatever pool, may have it now: once this one is out of its pool's list.
+  if (retry_ == 0)
+    retry_ = loop_.after(Millis{1}, [this] {
+      retry_ = 0;
+      for (auto& [key, entry] : pools_)
+        if (!entry.queue.empty()) entry.pool->want(entry.wanted);
+    });
   const auto found = tenants_.find(&worker);
   if (found == tenants_.end()) return;
   Session& session = *found->second;
@@ -299,6 +318,38 @@ std::size_t Broker::alive() const {
   return count;
 }
 
+std::uint64_t Broker::memory() {
+  constexpr auto kFresh = std::chrono::milliseconds{200};
+  if (Clock::now() - measured_ < kFresh) return memory_;
+  measured_ = Clock::now();
+  memory_ = 0;
+  for (const auto& [key, entry] : pools_) memory_ += entry.pool->memory();
+  return memory_;
+}
+
+// One more Worker for the pool `key`. Nobody waits for ever: a pool that has none gets its first one, if another pool
+// has some that nobody needs.
+bool Broker::room(const std::string& key) {
+  const std::size_t count = alive();
+  if (count == 0 || (count < options_.max_workers && memory() < options_.memory_budget)) return true;
+  make_room(key);
+  return false;
+}
+
+// The Workers of the pool that was used least lately go, when somebody waits for one of another pool. They end soon,
+// and with the next tick whoever waits is looked after.
+void Broker::make_room(const std::string& key) {
+  if (const auto asking = pools_.find(key); asking == pools_.end() || asking->second.queue.empty()) return;
+  Entry* least = nullptr;
+  for (auto& [other, entry] : pools_)
+    if (other != key && entry.queue.empty() && entry.pool->waiting() > 0 &&
+        (least == nullptr || entry.pool->last_used() < least->pool->last_used()))
+      least = &entry;
+  if (least == nullptr) return;
+  least->wanted = 0;
+  least->pool->want(0);
+}
+
 void Broker::tick() {
   const auto now = Clock::now();
   relay_.refresh();
@@ -327,6 +378,7 @@ void Broker::tick() {
 std::string Broker::status() const {
   Json json{{"pid", ::getpid()},
             {"sessions", sessions_.size()},
+            {"memory_budget", options_.memory_budget},
             {"seconds", std::chrono::duration_cast<std::chrono::seconds>(Clock::now() - since_).count()},
             {"pools", Json::array()}};
   for (const auto& [key, entry] : pools_) {
@@ -347,6 +399,18 @@ std::string Broker::status() const {
 }
 
 }  // namespace
+
+std::uint64_t default_memory_budget() {
+  struct sysinfo machine {};
+  std::uint64_t bytes = ::sysinfo(&machine) == 0 ? std::uint64_t{machine.totalram} * machine.mem_unit : 4_GiB;
+  for (const char* limit : {"/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.limit_in_bytes"})
+    if (const auto text = sys::try_read_file(limit, 64)) {
+      std::uint64_t value = 0;
+      if (std::from_chars(text->data(), text->data() + text->size(), value).ec == std::errc{} && value > 0)
+        bytes = std::min(bytes, value);
+    }
+  return bytes / 2;
+}
 
 Result<void> serve(Fd listener, const BrokerOptions& options) {
   sys::Loop loop = PCTX_TRY(sys::Loop::make());

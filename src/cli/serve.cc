@@ -209,14 +209,30 @@ void add_serve(CLI::App& app, const Words& words, int& status) {
   struct Options {
     bool foreground = false, json = false;
     long idle = 600;
+    std::size_t workers = BrokerOptions{}.max_workers;
+    std::string memory;
   };
   const auto options = std::make_shared<Options>();
   CLI::App* serve = app.add_subcommand("serve", "Start the Broker, which keeps Workers ready for @sandbox");
   serve->add_flag("--foreground", options->foreground, "Stay in this terminal until stopped");
   serve->add_option("--idle", options->idle, "Leave after this many seconds without a call")->capture_default_str();
+  serve->add_option("--max-workers", options->workers, "Keep at most this many Workers alive, over all pools")
+      ->envname("PCTX_SANDBOX_MAX_WORKERS")
+      ->check(CLI::PositiveNumber)
+      ->capture_default_str();
+  serve
+      ->add_option("--memory-budget", options->memory,
+                   "Add no Worker while pools use this much memory (4G); half of the machine's unless given")
+      ->envname("PCTX_SANDBOX_MEMORY_BUDGET")
+      ->check([](const std::string& text) {
+        const auto size = parse_size(text);
+        return size && *size > 0 ? std::string{} : size ? "it must not be 0" : size.error().sentence();
+      });
   const auto broker_options = [options] {
     BrokerOptions chosen;
     chosen.idle_exit = std::chrono::seconds{options->idle};
+    chosen.max_workers = options->workers;
+    if (!options->memory.empty()) chosen.memory_budget = *parse_size(options->memory);
     return chosen;
   };
   serve->callback(

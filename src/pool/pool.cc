@@ -457,6 +457,19 @@ void Pool::sweep() {
   fill();
 }
 
+std::uint64_t Pool::memory() const {
+  std::uint64_t sum = 0;
+  for (const BoxCgroup& cgroup : cgroups_) sum += cgroup.memory().value_or(0);
+  for (const auto& worker : workers_) sum += worker->memory();
+  return sum;
+}
+
+std::size_t Pool::waiting() const {
+  return static_cast<std::size_t>(std::count_if(workers_.begin(), workers_.end(), [](const auto& worker) {
+    return worker->state() == Worker::State::waiting && !worker->discarded();
+  }));
+}
+
 bool Pool::idle() const {
   return std::none_of(workers_.begin(), workers_.end(), [](const auto& worker) {
     return worker->state() == Worker::State::leased || worker->state() == Worker::State::running;

@@ -44,6 +44,8 @@ class Pool {
   Worker* take();
   void want(std::size_t waiting);  // how many Workers should wait
   std::size_t size() const { return workers_.size(); }
+  std::uint64_t memory() const;  // of its Zygote and all its Workers
+  std::size_t waiting() const;
   bool idle() const;
   Clock::time_point last_used() const { return last_used_; }
   PoolFigures figures() const;

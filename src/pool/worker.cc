@@ -217,6 +217,8 @@ void Worker::check_limits() {
   watch_ = loop_.after(kWatchInterval, [this] { check_limits(); });
 }
 
+std::uint64_t Worker::memory() const { return cgroup_.memory().value_or(meter_.last_memory()); }
+
 bool Worker::box_stands() const {
   pollfd ended{pidfd_.get(), POLLIN, 0};
   return ::poll(&ended, 1, 0) == 0;

@@ -69,6 +69,7 @@ class Worker {
   void kill();
   void look();                                    // it may have ended before anybody knew its pid
   void discard();                                 // it is not wanted any more, which is no failure of its
+  std::uint64_t memory() const;                   // what it has beside what it shares with its Zygote
   bool box_stands() const;                        // false from the end of its init on, before anybody has told us
   pid_t pid_below() const { return pid_below_; }  // as the maker sees it; 0 while there is none
   pid_t init() const { return init_; }            // as the host does

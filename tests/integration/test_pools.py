@@ -3,7 +3,9 @@
 import json
 import os
 import re
+import shutil
 import subprocess
+import tempfile
 import time
 
 import pytest
@@ -92,3 +94,51 @@ def test_the_example_of_the_readme_gives_what_it_says(tree):
         pytest.skip(f"needs an index that has pandas: {error}")
     (pool,) = [pool for pool in status(os.environ["PCTX_SANDBOX_BINARY"])["pools"] if pool["preloaded"]]
     assert pool["preloaded"] == ["pandas"]
+
+
+@pytest.fixture
+def small_broker(sandbox_bin, monkeypatch, tmp_path_factory):
+    """serve(*options) starts a Broker of the test's own with these options."""
+    from pctx_sandbox import _broker
+
+    folder = tempfile.mkdtemp(prefix="pctx-t-", dir="/tmp")
+    monkeypatch.setenv("PCTX_SANDBOX_SOCKET", f"{folder}/s")
+    _broker.close_all()
+
+    def serve(*options):
+        subprocess.run([sandbox_bin, "serve", *options], check=True, capture_output=True)
+
+    yield serve
+    _broker.close_all()
+    subprocess.run([sandbox_bin, "stop"], capture_output=True)
+    shutil.rmtree(folder)
+
+
+def test_a_pool_that_nobody_uses_gives_way(sandbox_bin, small_broker):
+    small_broker("--max-workers", "2")
+    assert square(2) == 4
+    # All that there may be: one waits for anybody, one for the next call of this program.
+    assert wait_until(lambda: pools(sandbox_bin)[0]["waiting"] + pools(sandbox_bin)[0]["busy"] == 2)
+
+    @sandbox(memory_mb=300, queue_timeout_sec=30)
+    def another():
+        return "had room"
+
+    assert another() == "had room"
+    assert square(3) == 9  # and the first one comes back
+
+
+def test_a_memory_budget_keeps_pools_small_and_calls_going(sandbox_bin, small_broker):
+    small_broker("--memory-budget", "1M")
+    assert status(sandbox_bin)["memory_budget"] == 1 << 20
+    assert [square(n) for n in range(6)] == [n * n for n in range(6)]
+    # One Worker is more than this budget; without one, two would wait.
+    assert wait_until(lambda: pools(sandbox_bin)[0]["making"] == 0)
+    assert pools(sandbox_bin)[0]["waiting"] <= 1
+
+
+@pytest.mark.parametrize("size", ["0", "much", "-1G"])
+def test_a_budget_that_is_none_is_refused(sandbox_bin, small_broker, size):
+    refused = subprocess.run([sandbox_bin, "serve", "--memory-budget", size], capture_output=True, text=True)
+    assert refused.returncode == 125
+    assert "--memory-budget" in refused.stderr
