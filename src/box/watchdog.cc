@@ -98,6 +98,12 @@ std::uint64_t threads(int proc, const std::string& pid) {
 
 }  // namespace
 
+std::uint64_t resident_memory(pid_t pid) {
+  const Fd proc{::open("/proc", O_PATH | O_DIRECTORY | O_CLOEXEC)};
+  const Resident found = resident(proc.get(), std::to_string(pid));
+  return found.own + found.shared;
+}
+
 TreeUsage TreeMeter::measure(std::uint64_t memory_limit) {
   TreeUsage usage;
   std::uint64_t stored = 0;

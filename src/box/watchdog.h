@@ -45,6 +45,9 @@ class TreeMeter {
   std::uint64_t dead_ticks_ = 0;
 };
 
+// Of one process of ours, as the host's /proc shows it; 0 if it is gone.
+std::uint64_t resident_memory(pid_t pid);
+
 // Looks once, and writes into the verdict what is over its limit of those that no cgroup binds; true if something is.
 bool over_limits(const Plan& plan, TreeMeter& meter, const BoxCgroup& cgroup, Verdict& verdict);
 

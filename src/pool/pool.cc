@@ -42,13 +42,14 @@ std::string last_words(int pipe) {
 }
 
 // A Zygote is bound as a Worker is, but for its memory: packages and what they read at import are not the call's.
+std::uint64_t memory_of_zygote(const Plan& plan) { return std::max(plan.policy.limits.memory, 4_GiB); }
+
 Plan limits_of_zygote(const Plan& plan) {
-  constexpr std::uint64_t kLeastMemory = 4_GiB;
   Plan own;
   own.cgroup = plan.cgroup;
   own.policy = plan.policy;
   own.cgroup_writes = plan.cgroup_writes;
-  const std::string memory = std::to_string(std::max(plan.policy.limits.memory, kLeastMemory));
+  const std::string memory = std::to_string(memory_of_zygote(plan));
   for (CgroupWrite& write : own.cgroup_writes)
     if (write.value == std::to_string(plan.policy.limits.memory) && write.controller == "memory") write.value = memory;
   return own;
@@ -152,6 +153,7 @@ void Pool::on_maker() {
             if (auto moved = sys::write_at(directory, "cgroup.procs", std::to_string(*pid)); !moved)
               return fail(std::move(moved).error());
         loop_.watch(zygote_.pidfd.get(), EPOLLIN, [this](std::uint32_t) { on_zygote_end(); });
+        weigh_zygote();
       } else if (Worker* found = worker()) {
         found->on_cut(std::move(fds[0]), frame.value);
       } else if (fds[0]) {
@@ -241,6 +243,7 @@ void Pool::end_zygote() {
   zygote_ = {};
   forking_ = false;
   loop_.cancel(patience_);
+  loop_.cancel(weigh_);
 }
 
 void Pool::wait_for_import() {
@@ -251,6 +254,17 @@ void Pool::wait_for_import() {
     left_[importing_] = "its import takes too long";
     restart_zygote();
   });
+}
+
+// Where no cgroup binds its memory we look ourselves; too much of it ends it like any other end at import.
+void Pool::weigh_zygote() {
+  constexpr Millis kPause{20};
+  loop_.cancel(weigh_);
+  if (!plan_.watchdog.memory || !zygote_.pidfd) return;
+  const auto pid = pid_of(zygote_.pidfd.get());
+  if (pid && resident_memory(*pid) > memory_of_zygote(plan_))
+    (void)abi::pidfd_send_signal(zygote_.pidfd.get(), SIGKILL);
+  weigh_ = loop_.after(zygote_.ready ? kPause * 50 : kPause, [this] { weigh_zygote(); });
 }
 
 void Pool::restart_zygote() {

@@ -78,6 +78,7 @@ class Pool {
   void watch_denials();
   void restart_zygote();
   void wait_for_import();
+  void weigh_zygote();
   void take_figures(const std::string& text);
   void leave_to_workers(const Error& error);
   void fail(Error error);
@@ -106,7 +107,7 @@ class Pool {
   std::map<std::string, std::string> left_;  // what no Zygote imports again, and why
   std::string importing_;                    // what the Zygote is at
   bool left_all_ = false;
-  sys::Loop::TimerId sweep_ = 0, report_ = 0, patience_ = 0, slowed_ = 0;
+  sys::Loop::TimerId sweep_ = 0, report_ = 0, patience_ = 0, slowed_ = 0, weigh_ = 0;
   Clock::time_point last_used_ = Clock::now();
   PoolFigures figures_;
 };

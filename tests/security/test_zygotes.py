@@ -333,3 +333,16 @@ def test_workers_of_an_environment_that_was_built_again_are_not_lent(broker, sho
     for number in (1, 2):
         wheels.make(shop, "again", "1.0", {"again.py": f"value = {number}\n"})
         assert [sandbox(dependencies=["again"], disable_cache=True)(value)() for _ in range(2)] == [number] * 2
+
+
+def test_an_import_that_takes_all_memory_is_left_to_the_worker(broker, shop):
+    """4 GiB are a Zygote's, by its cgroup or, where there is none, because the Broker looks."""
+    source = "def plain(n): return n\nheld = [b'x' * (64 << 20) for _ in range(80)]\n"
+    wheels.make(shop, "glutton", "1.0", {"glutton.py": source})
+
+    @sandbox(dependencies=["glutton"], memory_mb=200, queue_timeout_sec=120)
+    def call():
+        return "served"
+
+    assert call() == "served"
+    assert "ended the Zygote" in reason(broker, "glutton")
