@@ -135,7 +135,7 @@ struct Plan {
   std::vector<LandlockRule> landlock;
   std::vector<sock_filter> filter;
   bool listener = false;  // refusals come to the supervisor, which names them in the report
-  std::string apparmor;  // the profile that the guest enters; empty: none
+  std::string apparmor;   // the profile that the guest enters; empty: none
   bool keyring = true;
   std::string home, workdir, path;
   std::vector<std::string> env;  // NAME=VALUE
