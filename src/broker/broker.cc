@@ -48,6 +48,7 @@ class Broker {
   Result<Entry*> entry_for(const PoolSpec& spec);
   void serve_queue(const std::string& key);
   void hand_over(Session& session, Worker& worker);
+  void on_exited(Worker& worker);
   void on_ended(Worker& worker);
   void on_pool_failed(const std::string& key, const Error& error);
   void finish(Session& session);
@@ -122,7 +123,7 @@ void Broker::handle(Session& session, Request request) {
   if (request.start && session.worker != nullptr) {
     loop_.cancel(session.patience);
     session.started = true;
-    session.worker->start_call();
+    session.worker->start_call(request.timeout);
   } else if (request.start && !session.report.empty()) {
     (void)session.send(std::exchange(session.report, {}));  // it ended before its start was announced
   }
@@ -167,6 +168,7 @@ Result<Broker::Entry*> Broker::entry_for(const PoolSpec& spec) {
   Entry entry;
   entry.pool = PCTX_TRY(Pool::start(loop_, mover_, relay_, spec,
                                     {.available = [this, key] { serve_queue(key); },
+                                     .exited = [this](Worker& worker) { on_exited(worker); },
                                      .ended = [this](Worker& worker) { on_ended(worker); },
                                      .failed = [this, key](const Error& error) { on_pool_failed(key, error); },
                                      .room = [this] { return alive() < options_.max_workers; }}));
@@ -242,7 +244,7 @@ void Broker::hand_over(Session& session, Worker& worker) {
   loop_.cancel(session.patience);
   session.phase = Session::Phase::leased;
   session.worker = &worker;
-  session.started = session.done = false;
+  session.started = session.done = session.told = false;
   session.report.clear();
   tenants_[&worker] = &session;
   const Worker::Lease lease = worker.lease();
@@ -258,14 +260,25 @@ void Broker::hand_over(Session& session, Worker& worker) {
     found->second.pool->want(found->second.wanted);
 }
 
+std::string ended_message(const Worker& worker) {
+  return Json{{"ended", Json::parse(report_json(worker.ending(), false))}}.dump();
+}
+
+// Its box is killed by now, which takes the kernel longer than most scripts do: whoever waits for the end of one need
+// not wait for that, if it can tell nothing new.
+void Broker::on_exited(Worker& worker) {
+  const auto found = tenants_.find(&worker);
+  if (found == tenants_.end() || !found->second->started || !worker.all_known()) return;
+  found->second->told = found->second->send(ended_message(worker));
+}
+
 void Broker::on_ended(Worker& worker) {
   const auto found = tenants_.find(&worker);
   if (found == tenants_.end()) return;
   Session& session = *found->second;
   tenants_.erase(found);
-  Json report = Json::parse(report_json(worker.ending(), false));
-  session.report = Json{{"ended", std::move(report)}}.dump();
-  if (session.started) (void)session.send(std::exchange(session.report, {}));
+  session.report = session.told ? "" : ended_message(worker);
+  if (session.started && !session.told) (void)session.send(std::exchange(session.report, {}));
   finish(session);
 }
 

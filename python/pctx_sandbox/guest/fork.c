@@ -1,4 +1,4 @@
-/* How a Zygote forks a Worker into a box that was made for it. Loaded with ctypes; knows nothing of Python.
+/* How a Zygote forks a Worker into a box that was made for it. Loaded with ctypes or linked; knows nothing of Python.
  *
  * A process cannot move itself into a pid namespace, only its children: so a middle process enters the box's namespaces
  * and forks there. It shares our memory while we are suspended (CLONE_VM | CLONE_VFORK), which saves copying the
@@ -38,10 +38,12 @@ static int middle(void* argument) {
       job->error = errno;
       _exit(1);
     }
+  /* The filter asks for the kind of each. On the host's network there is one namespace less to enter. */
   static const int kinds[] = {CLONE_NEWUSER, CLONE_NEWPID,    CLONE_NEWNET, CLONE_NEWIPC,
                               CLONE_NEWUTS,  CLONE_NEWCGROUP, CLONE_NEWNS};
+  const int all = sizeof kinds / sizeof *kinds;
   for (int i = 0; i < job->namespace_count; ++i)
-    if (setns(job->namespaces[i], kinds[i]) != 0) {
+    if (setns(job->namespaces[i], kinds[job->namespace_count < all && i >= 2 ? i + 1 : i]) != 0) {
       job->error = errno;
       _exit(1);
     }

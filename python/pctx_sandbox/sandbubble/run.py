@@ -12,6 +12,7 @@ from .cold import run_cold
 from .config import SandboxConfig
 from .request import Request, make_request
 from .result import ScriptResult, make_result
+from .warm import run_warm
 
 
 def run_sandboxed(
@@ -57,4 +58,5 @@ async def run_sandboxed_async(
 
 
 def run_request(request: Request, canceller: Canceller | None = None) -> ScriptResult:
-    return make_result(request, run_cold(request, canceller))
+    warm = request.warm and request.folder is None and request.venv.can_be_warm
+    return make_result(request, (run_warm if warm else run_cold)(request, canceller))

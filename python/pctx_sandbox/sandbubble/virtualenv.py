@@ -59,19 +59,31 @@ class Virtualenv:
     def fingerprint(self) -> str:
         """Another text once the virtualenv has changed: packages, start-up files, configuration, interpreter.
 
-        Installing and removing a package changes site-packages itself; what changes inside a package without that (an
-        edit by hand) is seen for the files at the top and one level below.
+        Whatever installs or removes a package changes site-packages itself. An edit by hand inside a package is read by
+        the next script all the same, unless the module was named in `preload`.
         """
-        seen = [_mark(self.interpreter), _mark(os.path.join(self.path, "pyvenv.cfg"))]
-        seen.append(_mark(os.path.join(self.path, "bin", "python")))
+        seen = [_mark(self.interpreter), _mark(f"{self.path}/pyvenv.cfg"), _mark(f"{self.path}/bin/python")]
         for folder in self.site_packages:
             seen.append(_mark(folder))
-            try:
-                with os.scandir(folder) as entries:
-                    seen += sorted(f"{entry.name}={_mark(entry.path)}" for entry in entries)
-            except OSError:
-                continue
+            known = _startup_files.get(folder)
+            if known is None or known[0] != seen[-1]:
+                known = _startup_files[folder] = seen[-1], _list_startup_files(folder)
+            seen += map(_mark, known[1])
         return "\n".join(seen)
+
+
+# Files that Python reads at its start, by folder, and what the folder looked like when they were listed.
+_startup_files: dict[str, tuple[str, tuple[str, ...]]] = {}
+MOST_STARTUP_FILES = 1000
+
+
+def _list_startup_files(folder: str) -> tuple[str, ...]:
+    try:
+        names = os.listdir(folder)
+    except OSError:
+        return ()
+    found = sorted(name for name in names if name.endswith(".pth") or name.endswith("customize.py"))
+    return tuple(os.path.join(folder, name) for name in found[:MOST_STARTUP_FILES])
 
 
 def _mark(path: str) -> str:
@@ -86,11 +98,28 @@ def _is_below(path: str, folder: str) -> bool:
     return path == folder or path.startswith(folder.rstrip("/") + "/")
 
 
+_inspected: dict[str, tuple[tuple[str, ...], Virtualenv]] = {}
+MOST_INSPECTED = 256
+
+
 def inspect_virtualenv(given: str | os.PathLike[str]) -> Virtualenv:
     """Looks at the virtualenv. VirtualenvError, with one sentence, for everything that is not a usable one."""
     path = os.fspath(given) if isinstance(given, str | os.PathLike) else given
     if not isinstance(path, str):
         raise TypeError(f"venv_path takes the path of a virtualenv, not {given!r}")
+    path = os.path.abspath(path) if path else path
+    marks = () if "\0" in path else tuple(_mark(path + name) for name in ("", "/pyvenv.cfg", "/bin/python", "/lib"))
+    known = _inspected.get(path)
+    if known is not None and known[0] == marks:
+        return known[1]
+    venv = _inspect(path)
+    if len(_inspected) >= MOST_INSPECTED:
+        _inspected.clear()
+    _inspected[path] = marks, venv
+    return venv
+
+
+def _inspect(path: str) -> Virtualenv:
     if not path or "\0" in path:
         raise VirtualenvError(f"venv_path={path!r} is no path\nhint: give the folder that `python -m venv` made")
     if not os.path.isdir(path):
