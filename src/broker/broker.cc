@@ -261,7 +261,7 @@ void Broker::hand_over(Session& session, Worker& worker) {
 }
 
 std::string ended_message(const Worker& worker) {
-  return Json{{"ended", Json::parse(report_json(worker.ending(), false))}}.dump();
+  return fmt::format(R"({{"ended": {}}})", report_json(worker.ending(), false));
 }
 
 // Its box is killed by now, which takes the kernel longer than most scripts do: whoever waits for the end of one need

@@ -166,10 +166,15 @@ void Pool::on_maker() {
       end_strays(maker_.pid, zygote_.pid);
       fill();
       return fork_next();
+    case Message::spent:
     case Message::orphan: {
       const pid_t pid = (static_cast<pid_t>(frame.pad) << 16) | frame.index;
       const auto known =
           std::find_if(workers_.begin(), workers_.end(), [&](const auto& each) { return each->pid_below() == pid; });
+      if (frame.kind == Message::spent) {
+        if (known != workers_.end()) (*known)->on_spent(Millis{frame.value});
+        break;
+      }
       if (known != workers_.end()) {
         (*known)->on_exit(frame.value);
         listener_.exited(**known);

@@ -45,9 +45,7 @@ Command zygote_command(const PoolSpec& spec) {
     argv.insert(argv.end(), spec.preload.begin(), spec.preload.end());
     return {argv};
   }
-  const Json config{{"environment", spec.environment},
-                    {"threads", threads},
-                    {"preload", spec.preload}};
+  const Json config{{"environment", spec.environment}, {"threads", threads}, {"preload", spec.preload}};
   std::vector<std::string> argv{spec.environment.empty() ? spec.python : place_of(spec.environment) + "/bin/python",
                                 "-I"};
   if (spec.environment.empty()) argv.push_back("-S");

@@ -283,7 +283,7 @@ void Worker::on_exit(int wait_status) {
 void Worker::on_reaped(Millis cpu) {
   if (state_ == State::ended) return;
   loop_.cancel(patience_);
-  reaped_cpu_ = cpu;
+  reaped_cpu_ += cpu;
   loop_.cancel(deadline_);
   loop_.cancel(watch_);
   for (const Fd* fd : {&status_, &made_, &memory_event_, &socket_}) loop_.forget(fd->get());
@@ -311,9 +311,7 @@ void Worker::end() {
   });
 }
 
-bool Worker::all_known() const {
-  return told_ && !before_ && !plan_.network && usage_.cpu_microseconds.has_value();
-}
+bool Worker::all_known() const { return told_ && !before_ && !plan_.network; }
 
 Ending Worker::ending() const {
   Ending ending;

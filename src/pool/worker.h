@@ -61,9 +61,10 @@ class Worker {
   void on_cut(Fd pidfd, int error);       // the maker's answer
   Result<std::vector<int>> fork_order();  // what the Zygote needs
   void on_forked(int error);              // the Zygote's answer
-  void on_exit(int wait_status);          // the Worker's process is gone, its box is not yet
-  void on_reaped(Millis cpu);             // its box is
-  Lease lease();                          // the descriptors stay ours until `handed_over`
+  void on_spent(Millis cpu) { reaped_cpu_ += cpu; }
+  void on_exit(int wait_status);  // the Worker's process is gone, its box is not yet
+  void on_reaped(Millis cpu);     // its box is
+  Lease lease();                  // the descriptors stay ours until `handed_over`
   void handed_over();
   void start_call(std::optional<Millis> timeout = {});  // time counts from here; else the policy's
   void kill();

@@ -1,6 +1,6 @@
 /* What the Zygote of scripts needs and plain Python could only do with modules imported that a script of its own would
- * not find imported: wait for orders, fork, and run a program as `python script.py` does. On the stable ABI, so that one
- * file serves every Python from 3.8 on. */
+ * not find imported: wait for orders, fork, and run a program as `python script.py` does. On the stable ABI, so that
+ * one file serves every Python from 3.8 on. */
 #define PY_SSIZE_T_CLEAN
 #define _GNU_SOURCE
 #include <Python.h>
@@ -18,10 +18,10 @@
 #define FIRST_FREE 4
 #define LAST_DESCRIPTOR 64
 
-int pctx_fork(const int *namespaces, int namespace_count, const int *tasks, int task_count);
+int pctx_fork(const int* namespaces, int namespace_count, const int* tasks, int task_count);
 
 /* One order with its descriptors; how many of them are namespaces stands behind the F. -1 when the Broker is gone. */
-static int receive(int *fds, int *count) {
+static int receive(int* fds, int* count) {
   char text[16] = {0};
   struct iovec data = {text, sizeof text - 1};
   union {
@@ -34,7 +34,7 @@ static int receive(int *fds, int *count) {
   do got = recvmsg(0, &message, MSG_CMSG_CLOEXEC);
   while (got < 0 && errno == EINTR);
   if (got <= 1 || text[0] != 'F') return -1;
-  const struct cmsghdr *header = CMSG_FIRSTHDR(&message);
+  const struct cmsghdr* header = CMSG_FIRSTHDR(&message);
   *count = 0;
   if (header != NULL && header->cmsg_type == SCM_RIGHTS) {
     *count = (int)((header->cmsg_len - CMSG_LEN(0)) / sizeof(int));
@@ -44,7 +44,7 @@ static int receive(int *fds, int *count) {
 }
 
 /* Returns in the Worker, and nowhere else. */
-static PyObject *wait_for_fork(PyObject *self, PyObject *nothing) {
+static PyObject* wait_for_fork(PyObject* self, PyObject* nothing) {
   (void)self, (void)nothing;
   for (;;) {
     int fds[MOST_FDS], count = 0, namespaces = 0;
@@ -68,30 +68,30 @@ static PyObject *wait_for_fork(PyObject *self, PyObject *nothing) {
   }
 }
 
-static PyObject *compiled(PyObject *source, PyObject *name) {
-  PyObject *builtins = PyEval_GetBuiltins();
-  PyObject *compile = builtins ? PyDict_GetItemString(builtins, "compile") : NULL;
+static PyObject* compiled(PyObject* source, PyObject* name) {
+  PyObject* builtins = PyEval_GetBuiltins();
+  PyObject* compile = builtins ? PyDict_GetItemString(builtins, "compile") : NULL;
   /* 0, 1: no flags, and none of the program that calls us. */
   return compile ? PyObject_CallFunction(compile, "OOsii", source, name, "exec", 0, 1) : NULL;
 }
 
 /* Compiles and runs something, so that a call finds the pages touched that it needs. */
-static PyObject *rehearse(PyObject *self, PyObject *arguments) {
+static PyObject* rehearse(PyObject* self, PyObject* arguments) {
   (void)self;
   PyObject *source, *name, *globals;
   if (!PyArg_ParseTuple(arguments, "OOO", &source, &name, &globals)) return NULL;
-  PyObject *code = compiled(source, name);
-  PyObject *value = code ? PyEval_EvalCode(code, globals, globals) : NULL;
+  PyObject* code = compiled(source, name);
+  PyObject* value = code ? PyEval_EvalCode(code, globals, globals) : NULL;
   Py_XDECREF(code);
   return value;
 }
 
 /* What sys.exit() was given, as a tuple of one. The exception is gone then. */
-static PyObject *exit_code(void) {
+static PyObject* exit_code(void) {
   PyObject *kind, *value, *traceback;
   PyErr_Fetch(&kind, &value, &traceback);
   PyErr_NormalizeException(&kind, &value, &traceback);
-  PyObject *code = value ? PyObject_GetAttrString(value, "code") : NULL;
+  PyObject* code = value ? PyObject_GetAttrString(value, "code") : NULL;
   Py_XDECREF(kind);
   Py_XDECREF(value);
   Py_XDECREF(traceback);
@@ -100,12 +100,12 @@ static PyObject *exit_code(void) {
 
 /* Runs the program: 0 if it came to its end, 1 after an exception, which has been printed, 2 if it was interrupted, or
  * what sys.exit() was given, in a tuple. Called from C alone, an exception has no frame of ours in its traceback. */
-static PyObject *run(PyObject *self, PyObject *arguments) {
+static PyObject* run(PyObject* self, PyObject* arguments) {
   (void)self;
   PyObject *source, *name, *globals;
   if (!PyArg_ParseTuple(arguments, "OOO", &source, &name, &globals)) return NULL;
-  PyObject *code = compiled(source, name);
-  PyObject *value = code ? PyEval_EvalCode(code, globals, globals) : NULL;
+  PyObject* code = compiled(source, name);
+  PyObject* value = code ? PyEval_EvalCode(code, globals, globals) : NULL;
   Py_XDECREF(code);
   if (value != NULL) {
     Py_DECREF(value);
@@ -118,7 +118,7 @@ static PyObject *run(PyObject *self, PyObject *arguments) {
 }
 
 /* The end of a process whose interpreter has nothing left to say: what C libraries have to say comes now. */
-static PyObject *leave(PyObject *self, PyObject *arguments) {
+static PyObject* leave(PyObject* self, PyObject* arguments) {
   (void)self;
   int status, interrupted;
   if (!PyArg_ParseTuple(arguments, "ii", &status, &interrupted)) return NULL;
@@ -138,7 +138,7 @@ static PyMethodDef methods[] = {
 };
 /* Two phases, so that the module appears nowhere but where it was asked for. */
 static PyModuleDef_Slot slots[] = {{0, NULL}};
-static struct PyModuleDef module = {
-    PyModuleDef_HEAD_INIT, .m_name = "_scripts", .m_methods = methods, .m_slots = slots};
+static struct PyModuleDef module = {PyModuleDef_HEAD_INIT, .m_name = "_scripts", .m_methods = methods,
+                                    .m_slots = slots};
 
 PyMODINIT_FUNC PyInit__scripts(void) { return PyModuleDef_Init(&module); }

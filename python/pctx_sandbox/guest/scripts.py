@@ -8,7 +8,7 @@ import sys
 
 SUPPORT = "/run/pctx"
 FRESH = set(sys.modules)
-MAIN = dict(sys.modules["__main__"].__dict__)
+MAIN = {name: value for name, value in globals().items() if name[:2] == "__"}
 LASTING = set()  # what stays when a script ends
 LONGEST_MESSAGE = 1 << 17
 LAST_DESCRIPTOR = 64
@@ -34,8 +34,9 @@ class Control:
 def preload(threads, names, message):
     """Imports the modules that the user named, as the Zygote of functions does; returns what to do in each Worker."""
     sys.path.insert(0, SUPPORT)
-    import guest.zygote as zygote
     import json
+
+    import guest.zygote as zygote
 
     sys.path.remove(SUPPORT)
     wanted = {name: os.environ.get(name, threads) for name in ONE_THREAD}
@@ -105,7 +106,8 @@ def source_of(place):
     return b"".join(parts)
 
 
-def work(native, setters):
+def await_script(native, setters):
+    """Waits for the one script that this Worker runs: its source, its place and its __main__."""
     os.chdir("/mnt")
     native.rehearse(b"pass\n", "<rehearsal>", {"__name__": "rehearsal"})
     os.write(3, b"R")
@@ -132,7 +134,7 @@ def work(native, setters):
         sys.orig_argv = [sys.executable, *argv]
     for tell in setters:
         tell()
-    finish(native, native.run(source, place, become_main(place)))
+    return source, place, become_main(place)
 
 
 def finish(native, ended):
@@ -207,7 +209,11 @@ def take_apart():
             continue
         for hidden in (True, False):
             for name in list(space):
-                if isinstance(name, str) and name != "__builtins__" and (name[:1] == "_" and name[:2] != "__") == hidden:
+                if (
+                    isinstance(name, str)
+                    and name != "__builtins__"
+                    and (name[:1] == "_" and name[:2] != "__") == hidden
+                ):
                     space[name] = None
     del own, module, space
     quietly(collect)
@@ -240,7 +246,9 @@ def start():
     native.wait_for_fork()
     if (numpy_random := sys.modules.get("numpy.random")) is not None:
         numpy_random.seed()  # the others notice the fork by themselves
-    work(native, setters)
+    return native, setters
 
 
-start()
+native, setters = start()
+# Here and not in a function: the script finds as few frames below its own as can be.
+finish(native, native.run(*await_script(native, setters)))

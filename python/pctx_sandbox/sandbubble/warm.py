@@ -47,9 +47,7 @@ def run_warm(request: Request, canceller: Canceller | None) -> Ended:
         except BrokerGone as error:
             raise_if_cancelled(canceller)
             if attempt == ATTEMPTS - 1:
-                raise SandboxStartupError(
-                    f"no box for the script: {error}\nhint: run `pctx-sandbox restart`"
-                ) from None
+                raise SandboxStartupError(f"no box for the script: {error}\nhint: run `pctx-sandbox restart`") from None
             time.sleep(attempt * PAUSE_SECONDS)
             continue
         try:
@@ -198,5 +196,3 @@ def _count(report: dict[str, Any], out: int, err: int, too_much: bool) -> None:
         receipt["truncated"] = too_much
         if isinstance(receipt.get("usage"), dict):
             receipt["usage"].update(stdout_bytes=out, stderr_bytes=err)
-
-
