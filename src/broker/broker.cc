@@ -34,6 +34,7 @@ class Broker {
  private:
   struct Entry {
     std::unique_ptr<Pool> pool;
+    std::string family;
     std::deque<Session*> queue;
     std::size_t wanted = kFewestWaiting;
     Clock::time_point last_dry{};  // somebody found no Worker waiting
@@ -46,6 +47,7 @@ class Broker {
   void release(Session& session);
   void ask(Session& session, const PoolSpec& spec, Millis patience);
   Result<Entry*> entry_for(const PoolSpec& spec);
+  void retire(const std::string& family);
   void serve_queue(const std::string& key);
   void hand_over(Session& session, Worker& worker);
   void on_exited(Worker& worker);
@@ -165,7 +167,9 @@ void Broker::drop(Session& session) {
 Result<Broker::Entry*> Broker::entry_for(const PoolSpec& spec) {
   const std::string key = spec.key();
   if (const auto found = pools_.find(key); found != pools_.end()) return &found->second;
+  retire(spec.family());
   Entry entry;
+  entry.family = spec.family();
   entry.pool = PCTX_TRY(Pool::start(loop_, mover_, relay_, spec,
                                     {.available = [this, key] { serve_queue(key); },
                                      .exited = [this](Worker& worker) { on_exited(worker); },
@@ -174,6 +178,20 @@ Result<Broker::Entry*> Broker::entry_for(const PoolSpec& spec) {
                                      .room = [this] { return alive() < options_.max_workers; }}));
   watch_relay();
   return &pools_.emplace(key, std::move(entry)).first->second;
+}
+
+// What changed on disk has another generation from here on: nobody asks for the one before again, and its Workers would
+// take the room of others until they are found to be idle.
+void Broker::retire(const std::string& family) {
+  for (auto entry = pools_.begin(); entry != pools_.end();) {
+    if (entry->second.family != family || !entry->second.queue.empty()) {
+      ++entry;
+      continue;
+    }
+    entry->second.pool->want(0);
+    leaving_.push_back(std::move(entry->second.pool));
+    entry = pools_.erase(entry);
+  }
 }
 
 // The one relay of all pools. It starts with the first one that has an allow-list, and may be another one after

@@ -54,6 +54,12 @@ Command zygote_command(const PoolSpec& spec) {
   return {argv};
 }
 
+std::string PoolSpec::family() const {
+  PoolSpec any = *this;
+  any.generation = 0;
+  return any.key();
+}
+
 std::string PoolSpec::key() const {
   Json json{{"python", python}, {"environment", environment}, {"preload", preload}, {"support", support}};
   json["generation"] = generation;

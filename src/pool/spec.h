@@ -21,6 +21,7 @@ struct PoolSpec {
   Policy policy;
 
   std::string key() const;
+  std::string family() const;  // the key of all its generations
 };
 
 // Lends the Zygote and its Workers our own package and the caller's cloudpickle, the Environment, and an interpreter

@@ -148,7 +148,11 @@ def make_policy(
         "PYTHONDONTWRITEBYTECODE": "1",
         **dict(check_env(conf.env)),
     }
-    return {"limits": bounds, "files": files, "identity": {"env": variables}, "network": _network_policy(conf)}
+    policy = {"limits": bounds, "files": files, "identity": {"env": variables}, "network": _network_policy(conf)}
+    # Where the kernel has no AppArmor no profile can be loaded, and the Receipt says that the layer is off.
+    if conf.apparmor_profile_name is not None and kernel_has_apparmor():
+        policy["apparmor"] = conf.apparmor_profile_name
+    return policy
 
 
 def _network_policy(conf: SandboxConfig) -> str | dict[str, Any]:
