@@ -8,6 +8,7 @@
 #include <csignal>
 #include <cstring>
 #include <deque>
+#include <map>
 #include <memory>
 
 #include <fmt/format.h>
@@ -95,6 +96,7 @@ cpu_set_t pick_cpus(const cpu_set_t& allowed, unsigned count) {
 
 Result<void> build_ops(const Plan& plan, ChildMemory& memory) {
   memory.ops.reserve(plan.root.size());
+  std::map<std::pair<uid_t, gid_t>, Fd> mappings;
   for (const RootOp& op : plan.root) {
     ChildOp child{.kind = op.kind,
                   .directory = op.directory,
@@ -112,7 +114,10 @@ Result<void> build_ops(const Plan& plan, ChildMemory& memory) {
                   .holder = op.lent ? op.lent->device : 0,
                   .tree = -1};
     if (op.idmap) {
-      auto tree = idmapped_tree(*op.lent, plan.ids.host_uid, plan.ids.host_gid);
+      Fd& mapping = mappings[{op.lent->uid, op.lent->gid}];
+      if (!mapping)
+        mapping = PCTX_TRY(id_mapping(op.lent->uid, op.lent->gid, plan.ids.host_uid, plan.ids.host_gid));
+      auto tree = idmapped_tree(*op.lent, mapping.get());
       const bool writable = (op.attributes & abi::kMountRdonly) == 0;
       if (tree) {
         child.tree = tree->get();

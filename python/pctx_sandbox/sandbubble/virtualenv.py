@@ -16,6 +16,8 @@ from ..errors import SandboxError
 
 # What a virtualenv holds besides pyvenv.cfg. Anything else in the folder is somebody's own and stays outside.
 PARTS = ("bin", "lib", "lib64", "share", "etc")
+# What those who make virtualenvs leave beside them. A folder that holds nothing else is lent as a whole.
+BESIDE = ("pyvenv.cfg", "include", ".gitignore", "CACHEDIR.TAG", ".lock", "environment.json", "manifest")
 # Of an interpreter's own prefix.
 BASE_PARTS = ("bin", "lib", "lib64")
 # Folders of the box's own: what lies there on the host is shown in another place.
@@ -132,8 +134,11 @@ def _inspect(path: str) -> Virtualenv:
     site = _site_packages(real, version)
     program = _program(real, version)
     place = ELSEWHERE if any(_is_below(real, covered) for covered in COVERED) else real
-    lent = [f"{real}/pyvenv.cfg:{place}/pyvenv.cfg"]
-    lent += [f"{real}/{part}:{place}/{part}" for part in PARTS if os.path.isdir(os.path.join(real, part))]
+    if set(os.listdir(real)) <= {*PARTS, *BESIDE}:
+        lent = [f"{real}:{place}"]
+    else:
+        lent = [f"{real}/pyvenv.cfg:{place}/pyvenv.cfg"]
+        lent += [f"{real}/{part}:{place}/{part}" for part in PARTS if os.path.isdir(os.path.join(real, part))]
     for entry in _lent_interpreter(real, program, config, version):
         if entry not in lent:
             lent.append(entry)
