@@ -1,5 +1,7 @@
 """run_sandboxed, as the third seed writes it: its examples, its arguments, what it refuses and in which words."""
 
+# ruff: noqa: E501 -- programs stand here as they run
+
 import asyncio
 import os
 import subprocess
@@ -10,7 +12,6 @@ import time
 from pathlib import Path
 
 import pytest
-
 from pctx_sandbox.errors import SandboxStartupError
 from pctx_sandbox.sandbubble import (
     ConfigurationError,
@@ -118,7 +119,9 @@ EXAMPLES = {
 
 
 def as_a_program(example, venv, tree):
-    text = example.replace("from sandbox import", "from pctx_sandbox.sandbubble import").replace("/path/to/venv", str(venv))
+    text = example.replace("from sandbox import", "from pctx_sandbox.sandbubble import").replace(
+        "/path/to/venv", str(venv)
+    )
     env = {**os.environ, "CODEEXEC_SANDBOX_VENV": str(venv), "PYTHONPATH": str(tree / "python")}
     return text.replace("timeout=5", "timeout=60"), env
 

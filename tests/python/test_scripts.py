@@ -1,5 +1,7 @@
 """A warm script is `python script.py`: the same program is run in a Worker and by an interpreter of its own."""
 
+# ruff: noqa: E501 -- programs stand here as they run
+
 import os
 import shutil
 import subprocess
@@ -8,9 +10,8 @@ import sysconfig
 import tempfile
 from pathlib import Path
 
-import pytest
-
 import pctx_sandbox
+import pytest
 from pctx_sandbox.sandbubble import SandboxConfig, run_sandboxed
 from pctx_sandbox.sandbubble.virtualenv import inspect_virtualenv
 
@@ -92,7 +93,10 @@ def test_as_an_interpreter_of_its_own(name, conf):
 
 def test_what_is_compared_can_differ(conf):
     """The control: both ways do run, and a difference would show."""
-    runs = [run_sandboxed(conf, code="import os; print(os.urandom(8))", timeout=120, warm=warm)[0] for warm in (1 > 0, 1 < 0)]
+    runs = [
+        run_sandboxed(conf, code="import os; print(os.urandom(8))", timeout=120, warm=warm)[0]
+        for warm in (1 > 0, 1 < 0)
+    ]
     assert runs[0].stdout != runs[1].stdout and runs[0].returncode == runs[1].returncode == 0
 
 
@@ -170,7 +174,9 @@ print(len([n for n in os.listdir('/proc') if n.isdigit()]))
 
 def test_random_numbers_differ(conf):
     code = "import random, uuid, os, tempfile; print(random.random(), uuid.uuid4(), tempfile.mktemp(), os.getpid())"
-    seen = [run_sandboxed(conf, code=code, timeout=120, preload=["random", "uuid", "tempfile"])[0].stdout for _ in range(20)]
+    seen = [
+        run_sandboxed(conf, code=code, timeout=120, preload=["random", "uuid", "tempfile"])[0].stdout for _ in range(20)
+    ]
     for column in zip(*(line.split() for line in seen), strict=True):
         assert len(set(column)) == len(column)
 
@@ -198,7 +204,9 @@ def interpreter_elsewhere(folder):
     (prefix / "bin").mkdir(parents=True)
     base = os.path.realpath(getattr(sys, "_base_executable", sys.executable))
     shutil.copy(base, prefix / "bin" / version)
-    ignored = shutil.ignore_patterns("test", "tests", "site-packages", "dist-packages", "__pycache__", "idlelib", "config-*")
+    ignored = shutil.ignore_patterns(
+        "test", "tests", "site-packages", "dist-packages", "__pycache__", "idlelib", "config-*"
+    )
     shutil.copytree(sysconfig.get_path("stdlib"), prefix / "lib" / version, ignore=ignored)
     for library in Path(sysconfig.get_config_var("LIBDIR") or "/nonexistent").glob("libpython3*.so*"):
         shutil.copy(library, prefix / "lib")
@@ -236,7 +244,7 @@ for top, folders, files in os.walk({str(home)!r}):
     seen.update(os.path.relpath(os.path.join(top, name), {str(home)!r}) for name in files)
 print([name for name in seen if os.path.basename(name) in ('secret', '.env', 'source.py')])
 print(any(name.endswith('own_package.py') for name in seen), any(name.endswith('/os.py') for name in seen))
-try: open({str(project / 'venv/bin/x')!r}, 'w')
+try: open({str(project / "venv/bin/x")!r}, 'w')
 except OSError as error: print(error.strerror)
 """
     res, _ = run_sandboxed(SandboxConfig(venv_path=project / "venv"), code=code, timeout=300, warm=warm)
@@ -254,7 +262,9 @@ def test_a_project_that_is_its_own_virtualenv_lends_its_parts_only(tmp_path):
 
 
 def test_run_without_a_virtualenv(own_broker):
-    res = pctx_sandbox.run("import sys; print(sys.argv, sys.stdin.read()); sys.exit(4)", args=["x"], stdin="in", timeout=120)
+    res = pctx_sandbox.run(
+        "import sys; print(sys.argv, sys.stdin.read()); sys.exit(4)", args=["x"], stdin="in", timeout=120
+    )
     assert (res.stdout, res.stderr, res.returncode) == ("['/tmp/script.py', 'x'] in\n", "", 4)
     assert res.files.created == () and res.receipt["layers"]["network"]["on"]
     with tempfile.TemporaryDirectory() as folder:

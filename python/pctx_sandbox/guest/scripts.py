@@ -1,3 +1,5 @@
+# mypy: ignore-errors
+# ruff: noqa: SIM105
 # The Zygote of scripts: the virtualenv's own interpreter, started as for any script, which does nothing but fork
 # Workers that each run one script. Nothing is imported here that `python script.py` would not have imported by itself.
 #
@@ -197,7 +199,7 @@ def flush_streams():
 
 
 def take_apart():
-    """Lets go of the script's own objects and modules, whose files are written and whose __del__ is called with that."""
+    """Lets go of the script's own objects and modules: files are written and __del__ is called with that."""
     import gc
 
     collect, objects = gc.collect, gc.get_objects  # the module may be the script's own, and go with it

@@ -78,7 +78,7 @@ def _command(request: Request, folder: str, report: str) -> list[str]:
 
 
 def _converse(process: subprocess.Popen[bytes], data: bytes, most: int) -> tuple[bytes, bytes]:
-    """Feeds the input and collects the output. The engine ends a script that prints too much; we hold no more either."""
+    """Feeds the input and collects the output. The engine ends a script that prints too much."""
     kept: dict[int, list[bytes]] = {}
     left = most
     rest = memoryview(data)

@@ -1,4 +1,4 @@
-"""One call's arguments, checked: which script, which folder, which input. Everything wrong is said before a box exists."""
+"""One call's arguments, checked: which script, folder and input. Everything wrong is said before a box exists."""
 
 from __future__ import annotations
 
