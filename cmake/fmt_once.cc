@@ -1,5 +1,5 @@
-// fmt's own functions, compiled once. As a header-only library every file has a copy of them, which more than doubles the
-// time that most of ours take to compile. What a template needs by name is fmt 9's list; see cmake/fmt.cmake.
+// fmt's own functions, compiled once. As a header-only library every file has a copy of them, which more than doubles
+// the time that most of ours take to compile. What a template needs by name is fmt 9's list; see cmake/fmt.cmake.
 #include <fmt/format-inl.h>
 
 FMT_BEGIN_NAMESPACE

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Runs the benchmarks, which print their tables and write them to bench/results, and copies those tables into README.md
-# between their marks: cold starts (options go to bench/run.py), then warm calls, then the network.
+# between their marks: cold starts (options go to bench/run.py), then warm calls, then scripts, then the network.
 set -euo pipefail
 
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
@@ -21,5 +21,7 @@ fill() {
 fill bench bench/results/table.md
 .venv/bin/python bench/warm.py
 fill warm bench/results/warm.md
+.venv/bin/python bench/scripts.py
+fill scripts bench/results/scripts.md
 .venv/bin/python bench/network.py
 fill network bench/results/network.md

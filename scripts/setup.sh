@@ -89,7 +89,7 @@ build() {
   [[ -f build/release/build.ninja ]] || cmake --preset release
   cmake --build --preset release --target "${targets[@]}"
 }
-targets=(pctx-sandbox pctx_native pctx_fork)
+targets=(pctx-sandbox pctx_native pctx_fork pctx_scripts)
 [[ $goal == test ]] && targets=(all)
 
 # The package is used from the tree, with what was compiled for it beside its sources. Copies, not links: they survive
@@ -97,7 +97,8 @@ targets=(pctx-sandbox pctx_native pctx_fork)
 site_packages() { .venv/bin/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))'; }
 compiled=(pctx-sandbox:.venv/bin/pctx-sandbox
           python/pctx_sandbox/_native.abi3.so:python/pctx_sandbox/_native.abi3.so
-          python/pctx_sandbox/guest/_fork.so:python/pctx_sandbox/guest/_fork.so)
+          python/pctx_sandbox/guest/_fork.so:python/pctx_sandbox/guest/_fork.so
+          python/pctx_sandbox/guest/_scripts.so:python/pctx_sandbox/guest/_scripts.so)
 installed() {
   for pair in "${compiled[@]}"; do
     cmp -s "build/release/${pair%%:*}" "${pair##*:}" || return 1

@@ -18,7 +18,8 @@ export CC=${CC:-cc} CXX=${CXX:-c++}
 built=$(echo "$work"/*.whl)
 "$python" -m zipfile -e "$built" "$work/files"
 floor=$("$python" scripts/glibc_floor.py "$work/files/pctx_sandbox/_native.abi3.so" \
-  "$work/files/pctx_sandbox/guest/_fork.so" "$work/files/pctx_sandbox/bin/pctx-sandbox")
+  "$work/files/pctx_sandbox/guest/_fork.so" "$work/files/pctx_sandbox/guest/_scripts.so" \
+  "$work/files/pctx_sandbox/bin/pctx-sandbox")
 
 "$python" -m pip install --disable-pip-version-check --quiet --target "$work/tools" wheel==0.45.1
 PYTHONPATH=$work/tools "$python" -m wheel tags --remove --platform-tag "manylinux_${floor/./_}_$(uname -m)" "$built" >/dev/null

@@ -3,6 +3,7 @@
 from ._function import Result
 from ._opaque import Opaque
 from ._program import VERSION as __version__
+from ._script import run
 from .decorator import sandbox, sandbox_async
 from .errors import (
     DependencyInstallError,
@@ -33,6 +34,7 @@ __all__ = [
     "SandboxTimeoutError",
     "SerializationError",
     "__version__",
+    "run",
     "sandbox",
     "sandbox_async",
 ]

@@ -119,11 +119,11 @@ class Connection:
         # Closing takes a while, and from here on somebody else is at work.
         self.tidy()
 
-    def start(self) -> None:
+    def start(self, packet: bytes = START) -> None:
         """Tells the Broker, which then owes us how the Worker ends."""
         self.started = True
         self._owed += 1
-        self.send(START)
+        self.send(packet)
 
     def finish(self, packet: bytes) -> None:
         """Ends this lease; `packet` may ask for the next one."""

@@ -135,11 +135,11 @@ def make_settings(
             raise ValueError(f"{name} says something about allow_network, which is not there")
     wanted = normalise(dependencies)
     for name, least in (("memory_mb", 16), ("pids", 1), ("disk_mb", 1), ("inodes", 16)):
-        _check_number(name, plain[name], least, whole=True)
+        check_number(name, plain[name], least, whole=True)
     for name in ("timeout_sec", "cpus", "output_mb", "build_timeout_sec", "queue_timeout_sec"):
-        _check_number(name, plain[name], 0, whole=False)
+        check_number(name, plain[name], 0, whole=False)
     if plain["cpu_time_sec"] is not None:
-        _check_number("cpu_time_sec", plain["cpu_time_sec"], 0, whole=False)
+        check_number("cpu_time_sec", plain["cpu_time_sec"], 0, whole=False)
     if not isinstance(plain["disable_cache"], bool):
         raise TypeError(f"disable_cache takes True or False, not {plain['disable_cache']!r}")
     _check_choice("returns", plain["returns"], RETURNS)
@@ -147,7 +147,7 @@ def make_settings(
     return Settings(
         dependencies=wanted,
         allow_network=allowed,
-        env=_check_env(env),
+        env=check_env(env),
         mnt_dir=None if mnt_dir is None else os.path.abspath(_check_path(mnt_dir)),
         include=_check_names("include", include),
         require=_check_layers("require", require),
@@ -158,7 +158,7 @@ def make_settings(
     )
 
 
-def _check_number(name: str, value: object, least: float, *, whole: bool) -> None:
+def check_number(name: str, value: object, least: float, *, whole: bool) -> None:
     if isinstance(value, bool) or not isinstance(value, int | float) or (whole and isinstance(value, float)):
         raise TypeError(f"{name} takes a {'whole number' if whole else 'number'}, not {value!r}")
     if value != value or value in (float("inf"), float("-inf")):
@@ -181,7 +181,7 @@ def _check_path(path: str | os.PathLike[str]) -> str:
     return found
 
 
-def _check_env(env: Mapping[str, str] | None) -> tuple[tuple[str, str], ...]:
+def check_env(env: Mapping[str, str] | None) -> tuple[tuple[str, str], ...]:
     if env is None:
         return ()
     if env is os.environ:

@@ -101,7 +101,7 @@ def execute(
         except LeaseError as error:
             raise _lease_error(error, call) from None
         except BrokerGone as error:
-            _raise_if_cancelled(canceller)
+            raise_if_cancelled(canceller)
             if attempt == ATTEMPTS - 1:
                 raise SandboxStartupError(
                     f"no Worker for {call.name}(): {error}\nhint: run `pctx-sandbox restart`"
@@ -112,22 +112,22 @@ def execute(
             answer, buffers = _converse(connection, call, output, want_end)
             if canceller is not None:
                 canceller.release()
-            _raise_if_cancelled(canceller)
+            raise_if_cancelled(canceller)
             return answer, buffers, _broker.release(connection, spec.lease, spec.done_and_lease, want_end)
         except _NotStarted:
             connection.discard()
-            _raise_if_cancelled(canceller)
+            raise_if_cancelled(canceller)
         except BaseException:
             # Ctrl-C arrives here too: the closed connection kills the Worker before anything else happens.
             connection.discard()
-            _raise_if_cancelled(canceller)
+            raise_if_cancelled(canceller)
             raise
     raise SandboxStartupError(
         f"{ATTEMPTS} Workers for {call.name}() were gone before they read the call\nhint: run `pctx-sandbox doctor`"
     )
 
 
-def _raise_if_cancelled(canceller: Canceller | None) -> None:
+def raise_if_cancelled(canceller: Canceller | None) -> None:
     if canceller is not None and canceller.cancelled:
         raise concurrent.futures.CancelledError
 

@@ -40,6 +40,7 @@ class Broker {
  private:
   struct Entry {
     std::unique_ptr<Pool> pool;
+    std::string family;
     std::deque<Session*> queue;
     std::size_t wanted = kFewestWaiting;
     Clock::time_point last_dry{};  // somebody found no Worker waiting
@@ -52,8 +53,10 @@ class Broker {
   void release(Session& session);
   void ask(Session& session, const PoolSpec& spec, Millis patience);
   Result<Entry*> entry_for(const PoolSpec& spec);
+  void retire(const std::string& family);
   void serve_queue(const std::string& key);
   void hand_over(Session& session, Worker& worker);
+  void on_exited(Worker& worker);
   void on_ended(Worker& worker);
   void on_pool_failed(const std::string& key, const Error& error);
   void finish(Session& session);
@@ -134,7 +137,7 @@ void Broker::handle(Session& session, Request request) {
   if (request.start && session.worker != nullptr) {
     loop_.cancel(session.patience);
     session.started = true;
-    session.worker->start_call();
+    session.worker->start_call(request.timeout);
   } else if (request.start && !session.report.empty()) {
     (void)session.send(std::exchange(session.report, {}));  // it ended before its start was announced
   }
@@ -176,14 +179,31 @@ void Broker::drop(Session& session) {
 Result<Broker::Entry*> Broker::entry_for(const PoolSpec& spec) {
   const std::string key = spec.key();
   if (const auto found = pools_.find(key); found != pools_.end()) return &found->second;
+  retire(spec.family());
   Entry entry;
+  entry.family = spec.family();
   entry.pool = PCTX_TRY(Pool::start(loop_, mover_, relay_, spec,
                                     {.available = [this, key] { serve_queue(key); },
+                                     .exited = [this](Worker& worker) { on_exited(worker); },
                                      .ended = [this](Worker& worker) { on_ended(worker); },
                                      .failed = [this, key](const Error& error) { on_pool_failed(key, error); },
                                      .room = [this, key] { return room(key); }}));
   watch_relay();
   return &pools_.emplace(key, std::move(entry)).first->second;
+}
+
+// What changed on disk has another generation from here on: nobody asks for the one before again, and its Workers would
+// take the room of others until they are found to be idle.
+void Broker::retire(const std::string& family) {
+  for (auto entry = pools_.begin(); entry != pools_.end();) {
+    if (entry->second.family != family || !entry->second.queue.empty()) {
+      ++entry;
+      continue;
+    }
+    entry->second.pool->want(0);
+    leaving_.push_back(std::move(entry->second.pool));
+    entry = pools_.erase(entry);
+  }
 }
 
 // The one relay of all pools. It starts with the first one that has an allow-list, and may be another one after
@@ -254,7 +274,7 @@ void Broker::hand_over(Session& session, Worker& worker) {
   loop_.cancel(session.patience);
   session.phase = Session::Phase::leased;
   session.worker = &worker;
-  session.started = session.done = false;
+  session.started = session.done = session.told = false;
   session.report.clear();
   tenants_[&worker] = &session;
   const Worker::Lease lease = worker.lease();
@@ -270,6 +290,18 @@ void Broker::hand_over(Session& session, Worker& worker) {
     found->second.pool->want(found->second.wanted);
 }
 
+std::string ended_message(const Worker& worker) {
+  return fmt::format(R"({{"ended": {}}})", report_json(worker.ending(), false));
+}
+
+// Its box is killed by now, which takes the kernel longer than most scripts do: whoever waits for the end of one need
+// not wait for that, if it can tell nothing new.
+void Broker::on_exited(Worker& worker) {
+  const auto found = tenants_.find(&worker);
+  if (found == tenants_.end() || !found->second->started || !worker.all_known()) return;
+  found->second->told = found->second->send(ended_message(worker));
+}
+
 void Broker::on_ended(Worker& worker) {
   // Whoever waits for want of room, in whatever pool, may have it now: once this one is out of its pool's list.
   if (retry_ == 0)
@@ -282,9 +314,8 @@ void Broker::on_ended(Worker& worker) {
   if (found == tenants_.end()) return;
   Session& session = *found->second;
   tenants_.erase(found);
-  Json report = Json::parse(report_json(worker.ending(), false));
-  session.report = Json{{"ended", std::move(report)}}.dump();
-  if (session.started) (void)session.send(std::exchange(session.report, {}));
+  session.report = session.told ? "" : ended_message(worker);
+  if (session.started && !session.told) (void)session.send(std::exchange(session.report, {}));
   finish(session);
 }
 

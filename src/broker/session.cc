@@ -7,6 +7,8 @@ namespace {
 
 using Json = nlohmann::json;
 
+constexpr std::uint64_t kLongestTime = 1'000'000'000'000;
+
 Error malformed(const std::string& what) { return usage_error("the request is not understood: " + what); }
 
 Result<std::vector<std::string>> strings(const Json& json, const char* name) {
@@ -39,6 +41,9 @@ Result<PoolSpec> parse_lease(const Json& json, Millis& queue_timeout) {
       spec.preload = PCTX_TRY(strings(value, "preload"));
     } else if (key == "support") {
       spec.support = PCTX_TRY(strings(value, "support"));
+    } else if (key == "scripts") {
+      if (!value.is_boolean()) return malformed("scripts is neither true nor false");
+      spec.scripts = value.get<bool>();
     } else if (key == "policy") {
       spec.policy = PCTX_TRY(policy_from_json(value.dump()));
     } else if (key == "queue_timeout_ms") {
@@ -50,6 +55,17 @@ Result<PoolSpec> parse_lease(const Json& json, Millis& queue_timeout) {
   }
   if (spec.python.empty()) return malformed("python is missing");
   return spec;
+}
+
+// A script's time is its caller's wish, and no reason for another pool.
+Result<std::optional<Millis>> parse_start(const Json& json) {
+  std::optional<Millis> timeout;
+  for (const auto& [key, value] : json.items()) {
+    if (key != "timeout_ms" || !value.is_number_unsigned() || value.get<std::uint64_t>() > kLongestTime)
+      return malformed("start takes timeout_ms, a whole number");
+    timeout = Millis{value.get<std::int64_t>()};
+  }
+  return timeout;
 }
 
 }  // namespace
@@ -72,6 +88,7 @@ Result<Request> parse_request(const std::string& text) {
     if (!value.is_object()) return malformed(key + " is not an object");
     if (key == "start") {
       request.start = true;
+      request.timeout = PCTX_TRY(parse_start(value));
     } else if (key == "done") {
       request.done = true;
     } else if (key == "status") {

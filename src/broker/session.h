@@ -23,6 +23,7 @@ class Session {
   std::string pool;          // key of the pool it waits for or has a Worker of
   Worker* worker = nullptr;  // leased
   bool started = false;      // its `ended` is owed
+  bool told = false;         // and has been sent before the box was gone
   bool done = false;         // the caller has its answer
   std::string report;        // how a Worker ended whose start nobody has announced yet
   std::string next;          // text of the lease to take once this one has ended
@@ -35,6 +36,7 @@ class Session {
 // What a caller may say. Strict: anything else ends the connection.
 struct Request {
   bool start = false, done = false, status = false, stop = false;
+  std::optional<Millis> timeout;  // with start: instead of the policy's
   std::optional<PoolSpec> lease;
   std::string lease_text;
   Millis queue_timeout{60'000};

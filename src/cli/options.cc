@@ -71,7 +71,9 @@ constexpr Option kOptions[] = {
     {kResult, "-t,--tty", nullptr, &RunArguments::tty, "Give the guest a terminal (a pty of the box's own)"},
     {kResult, "--json", nullptr, &RunArguments::json, "Print one JSON object: outcome, output and receipt"},
     {kResult, "--report", "FILE", &RunArguments::report, "Write outcome and receipt to FILE as JSON"},
-    {kResult, "-q,--quiet", nullptr, &RunArguments::quiet, "No notices of ours on stderr"},
+    {kResult, "-q,--quiet", nullptr, &RunArguments::quiet, "No notices of ours on stderr; with --report not a word"},
+    {kResult, "--die-with-parent", nullptr, &RunArguments::die_with_parent,
+     "End with the process that started this one"},
 };
 
 // Describing an option to CLI11 costs 5 microseconds, thirty of them a twentieth of a whole run: only those that stand

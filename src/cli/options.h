@@ -24,6 +24,7 @@ struct RunArguments {
       net_connections, policy, seccomp, report, allow_degraded, require, python;
   std::vector<std::string> ro, rw, tmpfs, env, with;
   bool tty = false, json = false, changed = false, print_policy = false, quiet = false;
+  bool die_with_parent = false;
   std::vector<std::string> command;
   bool literal = false;    // the command stood behind "--"
   bool may_build = false;  // an Environment that is missing is built

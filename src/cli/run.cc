@@ -1,5 +1,8 @@
 #include <fcntl.h>
+#include <sys/prctl.h>
+#include <unistd.h>
 
+#include <csignal>
 #include <cstdio>
 
 #include <fmt/format.h>
@@ -27,6 +30,14 @@ void list_changes(const FolderChanges& changes) {
   if (changes.truncated) say("the list of changes is not complete: " + changes.truncated_reason);
 }
 
+// A caller that is killed takes its box along: ours ends with us.
+Result<void> die_with_parent() {
+  const pid_t parent = ::getppid();
+  if (::prctl(PR_SET_PDEATHSIG, SIGKILL, 0, 0, 0) != 0) return os_error("cannot tie this run to its caller");
+  if (::getppid() != parent) return unavailable("the caller has ended", "nothing was run");
+  return {};
+}
+
 Result<int> run(const RunArguments& arguments) {
   if (arguments.print_policy) {
     const Policy policy = PCTX_TRY(to_policy(arguments));
@@ -34,6 +45,7 @@ Result<int> run(const RunArguments& arguments) {
     fmt::print("{}\n", policy_to_json(policy));
     return 0;
   }
+  if (arguments.die_with_parent) PCTX_TRY(die_with_parent());
   if (arguments.tty && arguments.json) return usage_error("--tty and --json cannot be used together");
   Prepared prepared = PCTX_TRY(prepare(arguments, true));
   if (arguments.changed && !prepared.policy.mnt)
@@ -48,10 +60,13 @@ Result<int> run(const RunArguments& arguments) {
   const Ending ending = PCTX_TRY(run_box(prepared.plan, prepared.command,
                                          {.capture = arguments.json, .report_changes = arguments.changed, .last = true},
                                          std::move(prepared.head)));
-  if (!ending.outcome.limit.empty() || ending.outcome.kind == OutcomeKind::denied) say(ending.outcome.sentence);
+  // Whoever reads the report and wants no words of ours has everything there; stderr is then the guest's alone.
+  const bool only_report = report && arguments.quiet;
+  if (!only_report && (!ending.outcome.limit.empty() || ending.outcome.kind == OutcomeKind::denied))
+    say(ending.outcome.sentence);
   if (ending.receipt.network && !ending.receipt.attempts_recorded && !arguments.quiet)
     say("this host lets nobody see attempts to reach direct addresses: they failed, and are not in the receipt");
-  if (ending.changes && !arguments.json) list_changes(*ending.changes);
+  if (ending.changes && !arguments.json && !only_report) list_changes(*ending.changes);
   if (report) PCTX_TRY(sys::write_all(report.get(), report_json(ending, false) + "\n"));
   if (arguments.json) PCTX_TRY(sys::write_all(STDOUT_FILENO, report_json(ending, true) + "\n"));
   return ending.outcome.exit_status();

@@ -73,6 +73,7 @@ enum class Message : std::uint32_t {
   blind,        // to the maker
   blinded,      // maker: value = 0 if it was done
   orphan,       // maker: a Worker has ended; pad and index = its pid as the maker sees it, value = wait status
+  spent,        // from the maker, before orphan: what that process has used, in milliseconds of CPU
   reaped,       // maker: index = tag of a box that is gone, value = milliseconds of CPU time
 };
 // init.cc includes nothing of the engine and has these two numbers of its own.

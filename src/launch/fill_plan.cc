@@ -4,6 +4,7 @@
 #include <sys/resource.h>
 
 #include <algorithm>
+#include <map>
 
 #include <fmt/format.h>
 
@@ -65,6 +66,7 @@ Result<std::vector<LentTree>> build_ops(const Plan& plan, SharedMemory& memory, 
   std::vector<ChildOp> ops;
   std::vector<LentTree> trees;
   ops.reserve(plan.root.size());
+  std::map<std::pair<uid_t, gid_t>, Fd> mappings;
   for (const RootOp& op : plan.root) {
     ops.push_back({.kind = op.kind,
                    .directory = op.directory,
@@ -82,7 +84,10 @@ Result<std::vector<LentTree>> build_ops(const Plan& plan, SharedMemory& memory, 
                    .holder = op.lent ? op.lent->device : 0,
                    .tree = -1});
     if (op.idmap) {
-      auto tree = idmapped_tree(*op.lent, plan.ids.host_uid, plan.ids.host_gid);
+      Fd& mapping = mappings[{op.lent->uid, op.lent->gid}];
+      if (!mapping)
+        mapping = PCTX_TRY(id_mapping(op.lent->uid, op.lent->gid, plan.ids.host_uid, plan.ids.host_gid));
+      auto tree = idmapped_tree(*op.lent, mapping.get());
       const bool writable = (op.attributes & abi::kMountRdonly) == 0;
       if (tree) {
         trees.push_back({ops.size() - 1, *std::move(tree)});

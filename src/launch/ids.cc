@@ -60,15 +60,7 @@ Result<void> write_id_maps(pid_t pid, const IdMap& ids) {
   return sys::write_at(proc.get(), "gid_map", fmt::format("{} {} 1", ids.inside, ids.host_gid));
 }
 
-Result<Fd> idmapped_tree(const LentPath& source, std::uint32_t uid, std::uint32_t gid) {
-  const Error refused = unavailable(
-      fmt::format("{} belongs to uid {} and cannot be lent read-write: its file system or this kernel has no id-mapped "
-                  "mounts",
-                  source.path, source.uid),
-      "use a folder on ext4, xfs or btrfs (kernel 5.12 or later), or make it writable for everyone");
-  Fd tree{
-      abi::open_tree(AT_FDCWD, source.path.c_str(), abi::kOpenTreeClone | abi::kOpenTreeCloexec | abi::kAtRecursive)};
-  if (!tree) return os_error(fmt::format("cannot lend {}", source.path));
+Result<Fd> id_mapping(std::uint32_t from_uid, std::uint32_t from_gid, std::uint32_t uid, std::uint32_t gid) {
   // A mapping is handed to the kernel as a user namespace; a process must hold it until we have its descriptor.
   Sleeper holder;
   int pidfd = -1;
@@ -86,11 +78,22 @@ Result<Fd> idmapped_tree(const LentPath& source, std::uint32_t uid, std::uint32_
   holder.pid = static_cast<pid_t>(pid);
   holder.pidfd = Fd{pidfd};
   const Fd proc = PCTX_TRY(sys::open_at(AT_FDCWD, fmt::format("/proc/{}", pid), O_PATH | O_DIRECTORY));
-  PCTX_TRY(sys::write_at(proc.get(), "uid_map", fmt::format("{} {} 1", source.uid, uid)));
-  PCTX_TRY(sys::write_at(proc.get(), "gid_map", fmt::format("{} {} 1", source.gid, gid)));
-  const Fd userns = PCTX_TRY(sys::open_at(proc.get(), "ns/user", O_RDONLY));
-  const abi::MountAttr attr{abi::kMountIdmap, 0, 0, static_cast<std::uint64_t>(userns.get())};
-  if (abi::mount_setattr(tree.get(), abi::kAtRecursive, attr) != 0) return refused;
+  PCTX_TRY(sys::write_at(proc.get(), "uid_map", fmt::format("{} {} 1", from_uid, uid)));
+  PCTX_TRY(sys::write_at(proc.get(), "gid_map", fmt::format("{} {} 1", from_gid, gid)));
+  return sys::open_at(proc.get(), "ns/user", O_RDONLY);
+}
+
+Result<Fd> idmapped_tree(const LentPath& source, int mapping) {
+  Fd tree{
+      abi::open_tree(AT_FDCWD, source.path.c_str(), abi::kOpenTreeClone | abi::kOpenTreeCloexec | abi::kAtRecursive)};
+  if (!tree) return os_error(fmt::format("cannot lend {}", source.path));
+  const abi::MountAttr attr{abi::kMountIdmap, 0, 0, static_cast<std::uint64_t>(mapping)};
+  if (abi::mount_setattr(tree.get(), abi::kAtRecursive, attr) != 0)
+    return unavailable(
+        fmt::format("{} belongs to uid {} and cannot be lent read-write: its file system or this kernel has no "
+                    "id-mapped mounts",
+                    source.path, source.uid),
+        "use a folder on ext4, xfs or btrfs (kernel 5.12 or later), or make it writable for everyone");
   return tree;
 }
 

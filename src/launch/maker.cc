@@ -222,8 +222,14 @@ void blind() noexcept {
   (void)send_frame(kControl, reply);
 }
 
-void tell_orphan(pid_t pid, int status) noexcept {
+std::int32_t cpu_of(const rusage& usage) noexcept {
+  return static_cast<std::int32_t>((usage.ru_utime.tv_sec + usage.ru_stime.tv_sec) * 1000 +
+                                   (usage.ru_utime.tv_usec + usage.ru_stime.tv_usec) / 1000);
+}
+
+void tell_orphan(pid_t pid, int status, const rusage& usage) noexcept {
   const auto high = static_cast<std::uint8_t>(pid >> 16);  // pids have 22 bits at most
+  (void)send_frame(kControl, {Message::spent, Step::fork, high, static_cast<std::uint16_t>(pid), cpu_of(usage)});
   (void)send_frame(kControl, {Message::orphan, Step::fork, high, static_cast<std::uint16_t>(pid), status});
 }
 
@@ -236,12 +242,10 @@ void reap() noexcept {
     // What a Zygote forks into a box falls to us, not to the box's init: the kernel looks at where the forker was.
     // init itself cannot end before everything in its box has been reaped, so this message comes before its own.
     if (entry == living.end()) {
-      tell_orphan(pid, status);
+      tell_orphan(pid, status, usage);
       continue;
     }
-    const long millis = (usage.ru_utime.tv_sec + usage.ru_stime.tv_sec) * 1000 +
-                        (usage.ru_utime.tv_usec + usage.ru_stime.tv_usec) / 1000;
-    (void)send_frame(kControl, {Message::reaped, Step::fork, 0, entry->tag, static_cast<std::int32_t>(millis)});
+    (void)send_frame(kControl, {Message::reaped, Step::fork, 0, entry->tag, cpu_of(usage)});
     *entry = {};
   }
 }

@@ -43,8 +43,10 @@ FrameRead read_frame(int socket, StatusFrame& frame, FrameFds& fds);
 // Words for a failure that the child reported.
 Error describe_failure(const StatusFrame& frame, const Plan& plan, const Command& command);
 
-// A detached mount of `source` in which its owner's files are shown as `uid`'s (privileged hosts, kernel 5.12).
-Result<Fd> idmapped_tree(const LentPath& source, std::uint32_t uid, std::uint32_t gid);
+// A detached mount of `source` in which its owner's files are shown as those of another (privileged hosts, kernel
+// 5.12). A mapping costs a process, and serves every folder of the same owner.
+Result<Fd> id_mapping(std::uint32_t from_uid, std::uint32_t from_gid, std::uint32_t uid, std::uint32_t gid);
+Result<Fd> idmapped_tree(const LentPath& source, int mapping);
 
 // Writes the maps of the process `pid`, itself or by newuidmap and newgidmap.
 Result<void> write_id_maps(pid_t pid, const IdMap& ids);

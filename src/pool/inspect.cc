@@ -205,13 +205,13 @@ Result<void> inspect_worker(pid_t worker, pid_t init, pid_t zygote, const std::v
   return nothing_in_common(worker, zygote);
 }
 
-Result<NamespaceFds> open_namespaces(pid_t init) {
-  NamespaceFds opened;
-  std::size_t at = 0;
+Result<std::vector<Fd>> open_namespaces(pid_t init, bool host_network) {
+  std::vector<Fd> opened;
   // The user namespace first: it brings the right to enter the others.
-  for (const char* kind : {"user", "pid", "net", "ipc", "uts", "cgroup", "mnt"}) {
-    opened.fds[at] = Fd{::open(fmt::format("/proc/{}/ns/{}", init, kind).c_str(), O_RDONLY | O_CLOEXEC)};
-    if (!opened.fds[at++]) return os_error(fmt::format("cannot open the {} namespace of a Worker's box", kind));
+  for (const std::string_view kind : {"user", "pid", "net", "ipc", "uts", "cgroup", "mnt"}) {
+    if (kind == "net" && host_network) continue;
+    opened.emplace_back(::open(fmt::format("/proc/{}/ns/{}", init, kind).c_str(), O_RDONLY | O_CLOEXEC));
+    if (!opened.back()) return os_error(fmt::format("cannot open the {} namespace of a Worker's box", kind));
   }
   return opened;
 }

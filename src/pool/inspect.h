@@ -32,11 +32,9 @@ Result<pid_t> pid_below(pid_t pid);
 Result<void> inspect_worker(pid_t worker, pid_t init, pid_t zygote, const std::vector<int>& given,
                             const std::string& workdir);
 
-// Its box's namespaces in the order in which they can be entered: what the Zygote forks into.
-struct NamespaceFds {
-  std::array<Fd, 7> fds;
-};
-Result<NamespaceFds> open_namespaces(pid_t init);
+// Its box's namespaces in the order in which they can be entered: what the Zygote forks into. On the host's network the
+// Zygote is there already, and nobody in a box has the right to enter it.
+Result<std::vector<Fd>> open_namespaces(pid_t init, bool host_network);
 
 // Between two forks. Whatever a Zygote keeps of the Worker that it forked last (a descriptor of its box, a process that
 // holds one, a folder to start from) would let it in there during the call: it has no descriptor but copies of ours in

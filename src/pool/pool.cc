@@ -64,7 +64,7 @@ Error talks_out_of_turn() {
 Result<std::unique_ptr<Pool>> Pool::start(sys::Loop& loop, Mover& mover, RelayKeeper& relay, const PoolSpec& spec,
                                           Listener listener) {
   Policy policy = spec.policy;
-  if (policy.network == Network::host)
+  if (policy.network == Network::host && !spec.scripts)
     return usage_error("a Worker has no network of the host's", "leave 'network' out of the policy");
   lend_support(spec, policy);
   CompileInputs inputs;
@@ -168,12 +168,18 @@ void Pool::on_maker() {
       end_strays(maker_.pid, zygote_.pid);
       fill();
       return fork_next();
+    case Message::spent:
     case Message::orphan: {
       const pid_t pid = (static_cast<pid_t>(frame.pad) << 16) | frame.index;
       const auto known =
           std::find_if(workers_.begin(), workers_.end(), [&](const auto& each) { return each->pid_below() == pid; });
+      if (frame.kind == Message::spent) {
+        if (known != workers_.end()) (*known)->on_spent(Millis{frame.value});
+        break;
+      }
       if (known != workers_.end()) {
         (*known)->on_exit(frame.value);
+        listener_.exited(**known);
         break;
       }
       unknown_ended_ = true;
@@ -385,7 +391,8 @@ void Pool::fork_next() {
       (*found)->kill();
       continue;
     }
-    forking_ = wire::send(zygote_.control.get(), "F", *order);
+    const int namespaces = plan_.policy.network == Network::host ? 6 : 7;
+    forking_ = wire::send(zygote_.control.get(), fmt::format("F{}", namespaces), *order);
     if (!forking_) {
       const Error error = unavailable("the Zygote does not listen", "try again");
       return ++failures_ >= kFailuresInARow ? leave_to_workers(error) : restart_zygote();

@@ -29,6 +29,7 @@ class Pool {
   using Clock = std::chrono::steady_clock;
   struct Listener {
     std::function<void()> available;           // a Worker waits
+    std::function<void(Worker&)> exited;       // a Worker's process is gone, its box not yet
     std::function<void(Worker&)> ended;        // a leased Worker is gone
     std::function<void(const Error&)> failed;  // no Worker will come
     std::function<bool()> room;                // one more Worker may live

@@ -31,6 +31,7 @@ void lend_support(const PoolSpec& spec, Policy& policy) {
     policy.binds.push_back(
         {ours ? path + "/guest" : path, fmt::format("{}/{}", kSupport, ours ? "guest" : name_of(path)), false});
   }
+  if (spec.scripts) return;  // the policy lends the interpreter
   if (!spec.environment.empty()) policy.binds.push_back({spec.environment, place_of(spec.environment), false});
   const std::size_t bin = spec.python.rfind("/bin/");
   if (!spec.python.starts_with("/usr/") && bin != std::string::npos && bin > 0)
@@ -38,9 +39,13 @@ void lend_support(const PoolSpec& spec, Policy& policy) {
 }
 
 Command zygote_command(const PoolSpec& spec) {
-  const Json config{{"environment", spec.environment},
-                    {"threads", std::max(1U, (spec.policy.limits.cpus + 999) / 1000)},
-                    {"preload", spec.preload}};
+  const std::uint32_t threads = std::max(1U, (spec.policy.limits.cpus + 999) / 1000);
+  if (spec.scripts) {
+    std::vector<std::string> argv{spec.python, fmt::format("{}/guest/scripts.py", kSupport), std::to_string(threads)};
+    argv.insert(argv.end(), spec.preload.begin(), spec.preload.end());
+    return {argv};
+  }
+  const Json config{{"environment", spec.environment}, {"threads", threads}, {"preload", spec.preload}};
   std::vector<std::string> argv{spec.environment.empty() ? spec.python : place_of(spec.environment) + "/bin/python",
                                 "-I"};
   if (spec.environment.empty()) argv.push_back("-S");
@@ -49,9 +54,16 @@ Command zygote_command(const PoolSpec& spec) {
   return {argv};
 }
 
+std::string PoolSpec::family() const {
+  PoolSpec any = *this;
+  any.generation = 0;
+  return any.key();
+}
+
 std::string PoolSpec::key() const {
   Json json{{"python", python}, {"environment", environment}, {"preload", preload}, {"support", support}};
   json["generation"] = generation;
+  json["scripts"] = scripts;
   json["policy"] = policy_to_json(policy);
   return json.dump();
 }

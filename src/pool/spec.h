@@ -17,9 +17,11 @@ struct PoolSpec {
   std::uint64_t generation = 0;      // changes when the Environment is built again in its place
   std::vector<std::string> preload;  // modules to import in the Zygote
   std::vector<std::string> support;  // our own guest package and the caller's cloudpickle
+  bool scripts = false;              // Workers run scripts, as `python script.py` does; `python` is as the box sees it
   Policy policy;
 
   std::string key() const;
+  std::string family() const;  // the key of all its generations
 };
 
 // Lends the Zygote and its Workers our own package and the caller's cloudpickle, the Environment, and an interpreter

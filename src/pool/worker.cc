@@ -122,16 +122,16 @@ void Worker::on_cut(Fd pidfd, int error) {
 Result<std::vector<int>> Worker::fork_order() {
   zygote_ = around_.zygote();
   expect_soon();
-  namespaces_ = PCTX_TRY(open_namespaces(init_));
+  namespaces_ = PCTX_TRY(open_namespaces(init_, plan_.policy.network == Network::host));
   std::vector<int> fds{their_null_.get(), their_socket_.get(), their_out_.get(), their_err_.get()};
-  for (const Fd& fd : namespaces_.fds) fds.push_back(fd.get());
+  for (const Fd& fd : namespaces_) fds.push_back(fd.get());
   for (const Fd& fd : tasks_) fds.push_back(fd.get());
   return fds;
 }
 
 void Worker::on_forked(int error) {
   tasks_.clear();
-  namespaces_ = {};
+  namespaces_.clear();
   if (state_ != State::forking) return;
   if (error != 0) return fail(os_error("the Zygote could not fork a Worker", error));
   loop_.watch(socket_.get(), EPOLLIN, [this](std::uint32_t) { on_ready_byte(); });
@@ -199,12 +199,12 @@ void Worker::handed_over() {
   err_.reset();
 }
 
-void Worker::start_call() {
+void Worker::start_call(std::optional<Millis> timeout) {
   if (state_ != State::leased) return;
   started_ = Clock::now();
-  const Limits& limits = plan_.policy.limits;
-  if (limits.timeout.count() > 0)
-    deadline_ = loop_.after(limits.timeout, [this] {
+  timeout_ = timeout.value_or(plan_.policy.limits.timeout);
+  if (timeout_.count() > 0)
+    deadline_ = loop_.after(timeout_, [this] {
       verdict_.timed_out = true;
       kill();
     });
@@ -285,7 +285,7 @@ void Worker::on_exit(int wait_status) {
 void Worker::on_reaped(Millis cpu) {
   if (state_ == State::ended) return;
   loop_.cancel(patience_);
-  reaped_cpu_ = cpu;
+  reaped_cpu_ += cpu;
   loop_.cancel(deadline_);
   loop_.cancel(watch_);
   for (const Fd* fd : {&status_, &made_, &memory_event_, &socket_}) loop_.forget(fd->get());
@@ -313,12 +313,16 @@ void Worker::end() {
   });
 }
 
+bool Worker::all_known() const { return told_ && !before_ && !plan_.network; }
+
 Ending Worker::ending() const {
   Ending ending;
   Verdict verdict = verdict_;
   if (usage_.oom_kills > 0) verdict.memory_over = true;
   verdict.seccomp_kills = plan_.layer(Layer::seccomp).on;
-  ending.outcome = judge(verdict, plan_.policy.limits);
+  Limits limits = plan_.policy.limits;
+  limits.timeout = timeout_;
+  ending.outcome = judge(verdict, limits);
   Receipt& receipt = ending.receipt;
   receipt.layers = plan_.layers;
   receipt.limits = plan_.bindings;

@@ -61,11 +61,12 @@ class Worker {
   void on_cut(Fd pidfd, int error);       // the maker's answer
   Result<std::vector<int>> fork_order();  // what the Zygote needs
   void on_forked(int error);              // the Zygote's answer
-  void on_exit(int wait_status);          // the Worker's process is gone, its box is not yet
-  void on_reaped(Millis cpu);             // its box is
-  Lease lease();                          // the descriptors stay ours until `handed_over`
+  void on_spent(Millis cpu) { reaped_cpu_ += cpu; }
+  void on_exit(int wait_status);  // the Worker's process is gone, its box is not yet
+  void on_reaped(Millis cpu);     // its box is
+  Lease lease();                  // the descriptors stay ours until `handed_over`
   void handed_over();
-  void start_call();  // time counts from here
+  void start_call(std::optional<Millis> timeout = {});  // time counts from here; else the policy's
   void kill();
   void look();                                    // it may have ended before anybody knew its pid
   void discard();                                 // it is not wanted any more, which is no failure of its
@@ -78,7 +79,8 @@ class Worker {
   std::vector<Denial>& denials() { return denials_; }
   bool discarded() const { return discarded_; }
   const Error* error() const { return error_ ? &*error_ : nullptr; }
-  Ending ending() const;  // once it has ended
+  bool all_known() const;  // its process has ended, and nothing that its ending tells can change any more
+  Ending ending() const;   // once it has ended
 
  private:
   void become(State state);
@@ -102,7 +104,7 @@ class Worker {
   std::chrono::steady_clock::time_point since_ = std::chrono::steady_clock::now(), started_{}, ended_at_{};
   BoxCgroup cgroup_;
   std::vector<Fd> tasks_;
-  NamespaceFds namespaces_;  // until the Zygote has them
+  std::vector<Fd> namespaces_;  // until the Zygote has them
   Fd pidfd_, status_, made_, memory_event_;
   Fd socket_, out_, err_;                                 // the caller's ends
   Fd their_null_, their_socket_, their_out_, their_err_;  // until we know them again in the Worker
@@ -115,6 +117,7 @@ class Worker {
   Mover::Ticket moving_ = 0;
   sys::Loop::TimerId deadline_ = 0, watch_ = 0, patience_ = 0;
   Verdict verdict_;
+  Millis timeout_{0};
   bool told_ = false;  // we know how it ended
   bool lent_ = false, discarded_ = false;
   pid_t zygote_ = -1;  // that forked it

@@ -414,3 +414,20 @@ def test_an_interrupted_build_publishes_nothing(sandbox_bin, local, cache):
     said = process.communicate(timeout=60)[1]
     assert process.returncode == 1, said
     assert list((cache / "env").iterdir()) == [] and list((cache / "new").iterdir()) == []
+
+
+@pytest.mark.usefixtures("own_broker")
+@pytest.mark.parametrize("warm", [True, False], ids=["warm", "cold"])
+def test_a_snippet_runs_with_its_dependencies(warm, local, monkeypatch):
+    import pctx_sandbox
+
+    for name in [name for name in os.environ if name.startswith(("UV_", "PIP_"))]:
+        monkeypatch.delenv(name)
+    for name in ("PCTX_SANDBOX_CACHE_DIR", "PIP_FIND_LINKS", "PIP_NO_INDEX", "PIP_CONFIG_FILE"):
+        monkeypatch.setenv(name, local[name])
+    code = "import alpha, beta, sys; print(alpha.VERSION); sys.exit(3)"
+    res = pctx_sandbox.run(code, dependencies=["alpha<2", "beta"], warm=warm, timeout=300)
+    assert (res.stdout, res.stderr, res.returncode, res.files.created) == ("1.0\n", "", 3, ())
+    assert res.receipt["layers"]["network"]["on"]
+    with pytest.raises(pctx_sandbox.DependencyInstallError):
+        pctx_sandbox.run(code, dependencies=["gamma"], warm=warm, timeout=300)

@@ -8,7 +8,12 @@ import pytest
 
 FLOOR = project.TREE / "scripts" / "glibc_floor.py"
 OLDEST = (2, 17)  # manylinux2014, the oldest for which PyPI's own tools still build
-COMPILED = ("pctx-sandbox", "python/pctx_sandbox/_native.abi3.so", "python/pctx_sandbox/guest/_fork.so")
+COMPILED = (
+    "pctx-sandbox",
+    "python/pctx_sandbox/_native.abi3.so",
+    "python/pctx_sandbox/guest/_fork.so",
+    "python/pctx_sandbox/guest/_scripts.so",
+)
 
 
 def look(*paths):

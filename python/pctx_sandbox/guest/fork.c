@@ -1,4 +1,4 @@
-/* How a Zygote forks a Worker into a box that was made for it. Loaded with ctypes; knows nothing of Python.
+/* How a Zygote forks a Worker into a box that was made for it. Loaded with ctypes or linked; knows nothing of Python.
  *
  * A process cannot move itself into a pid namespace, only its children: so a middle process enters the box's namespaces
  * and forks there. It shares our memory while we are suspended (CLONE_VM | CLONE_VFORK), which saves copying the
@@ -21,9 +21,9 @@
 #endif
 
 struct job {
-  const int *namespaces; /* of the box, the user namespace first: it brings the right to enter the others */
+  const int* namespaces; /* of the box, the user namespace first: it brings the right to enter the others */
   int namespace_count;
-  const int *tasks; /* cgroup v1: what to join by */
+  const int* tasks; /* cgroup v1: what to join by */
   int task_count;
   int error;
   jmp_buf here;
@@ -31,17 +31,19 @@ struct job {
 
 static char middle_stack[128 * 1024] __attribute__((aligned(64)));
 
-static int middle(void *argument) {
-  struct job *job = argument;
+static int middle(void* argument) {
+  struct job* job = argument;
   for (int i = 0; i < job->task_count; ++i)
     if (write(job->tasks[i], "0", 1) != 1) {
       job->error = errno;
       _exit(1);
     }
+  /* The filter asks for the kind of each. On the host's network there is one namespace less to enter. */
   static const int kinds[] = {CLONE_NEWUSER, CLONE_NEWPID,    CLONE_NEWNET, CLONE_NEWIPC,
                               CLONE_NEWUTS,  CLONE_NEWCGROUP, CLONE_NEWNS};
+  const int all = sizeof kinds / sizeof *kinds;
   for (int i = 0; i < job->namespace_count; ++i)
-    if (setns(job->namespaces[i], kinds[i]) != 0) {
+    if (setns(job->namespaces[i], kinds[job->namespace_count < all && i >= 2 ? i + 1 : i]) != 0) {
       job->error = errno;
       _exit(1);
     }
@@ -68,19 +70,16 @@ static int give_up_rights(void) {
 }
 
 /* 1 in the Zygote, 0 in the Worker, -errno if there is none. */
-__attribute__((visibility("default"))) int pctx_fork(const int *namespaces, int namespace_count,
-                                                    const int *tasks, int task_count) {
+__attribute__((visibility("default"))) int pctx_fork(const int* namespaces, int namespace_count, const int* tasks,
+                                                     int task_count) {
   static struct job job;
-  job = (struct job){.namespaces = namespaces,
-                     .namespace_count = namespace_count,
-                     .tasks = tasks,
-                     .task_count = task_count};
+  job = (struct job){
+      .namespaces = namespaces, .namespace_count = namespace_count, .tasks = tasks, .task_count = task_count};
   if (setjmp(job.here) != 0) {
     if (give_up_rights() != 0) _exit(126); /* nobody may take this process for the Zygote */
     return 0;
   }
-  const pid_t child =
-      clone(middle, middle_stack + sizeof middle_stack, CLONE_VM | CLONE_VFORK | SIGCHLD, &job);
+  const pid_t child = clone(middle, middle_stack + sizeof middle_stack, CLONE_VM | CLONE_VFORK | SIGCHLD, &job);
   if (child < 0) return -errno;
   while (waitpid(child, NULL, __WALL) < 0 && errno == EINTR) {
   }

@@ -1,0 +1,110 @@
+"""`run`: a snippet for those who come without a virtualenv. Its dependencies become an Environment, built once."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import tempfile
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+from . import _program
+from ._environment import environment_for
+from ._settings import Settings, make_settings
+from .sandbubble.config import SandboxConfig
+from .sandbubble.request import make_request
+from .sandbubble.result import ScriptResult
+from .sandbubble.run import run_request
+
+
+def run(
+    code: str,
+    dependencies: Iterable[str] | None = None,
+    *,
+    timeout: float | None = None,
+    args: Sequence[str] = (),
+    stdin: str | bytes | None = None,
+    mnt_dir: str | os.PathLike[str] | None = None,
+    limits: Mapping[str, Any] | None = None,
+    allow_network: Sequence[str] | None = None,
+    network_private: Sequence[str] = (),
+    env: Mapping[str, str] | None = None,
+    preload: Sequence[str] = (),
+    warm: bool = True,
+    disable_cache: bool = False,
+) -> ScriptResult:
+    """Runs `code` as a script, in a box of its own, with the dependencies installed and nothing else.
+
+    There is no network but to the hosts in `allow_network`. The rest is as in `pctx_sandbox.sandbubble.run_sandboxed`.
+    """
+    settings = _settings(dependencies, disable_cache)
+    _program.require_linux()
+    environment = environment_for(settings)
+    conf = SandboxConfig(
+        venv_path=environment.path or _bare_virtualenv(environment.python),
+        enable_network=allow_network is not None,
+        allow_network=allow_network,
+        network_private=network_private,
+        env=env,
+        preload=tuple(preload) if not isinstance(preload, str) else preload,
+        warm=warm,
+    )
+    return run_request(make_request(conf, code, None, mnt_dir, timeout, args, stdin, limits, None, None))
+
+
+def _settings(dependencies: Iterable[str] | None, disable_cache: bool) -> Settings:
+    return make_settings(
+        dependencies,
+        allow_network=None,
+        network_private=(),
+        net_rate=None,
+        net_bytes=None,
+        net_connections=None,
+        env=None,
+        mnt_dir=None,
+        include=(),
+        require=(),
+        allow_degraded=(),
+        memory_mb=1024,
+        timeout_sec=30.0,
+        cpus=1,
+        disable_cache=disable_cache,
+        pids=64,
+        disk_mb=256,
+        inodes=20000,
+        output_mb=16,
+        cpu_time_sec=None,
+        returns="data",
+        backend="auto",
+        build_timeout_sec=600,
+        queue_timeout_sec=60,
+    )
+
+
+def _bare_virtualenv(python: str) -> str:
+    """A virtualenv of this interpreter with no package in it: without one, a script would see the system's."""
+    import sys
+
+    socket = _program.socket_path()
+    _program.check_folder(socket)
+    folder = os.path.dirname(socket)
+    os.makedirs(folder, mode=0o700, exist_ok=True)
+    version = f"{sys.version_info.major}.{sys.version_info.minor}"
+    name = hashlib.sha256(f"{python}\n{sys.version}".encode()).hexdigest()[:16]
+    path = os.path.join(folder, f"python-{name}")
+    if os.path.isfile(os.path.join(path, "pyvenv.cfg")):
+        return path
+    fresh = tempfile.mkdtemp(prefix="python-", dir=folder)
+    os.makedirs(os.path.join(fresh, "lib", f"python{version}", "site-packages"))
+    os.mkdir(os.path.join(fresh, "bin"))
+    os.symlink(python, os.path.join(fresh, "bin", "python"))
+    with open(os.path.join(fresh, "pyvenv.cfg"), "w") as file:
+        file.write(f"home = {os.path.dirname(python)}\ninclude-system-site-packages = false\nversion = {version}\n")
+    os.chmod(fresh, 0o755)
+    try:
+        os.rename(fresh, path)  # somebody else's that is there already is as good
+    except OSError:
+        import shutil
+
+        shutil.rmtree(fresh, ignore_errors=True)
+    return path

@@ -1,0 +1,277 @@
+"""A warm script is `python script.py`: the same program is run in a Worker and by an interpreter of its own."""
+
+# ruff: noqa: E501 -- programs stand here as they run
+
+import os
+import shutil
+import subprocess
+import sys
+import sysconfig
+import tempfile
+from pathlib import Path
+
+import pctx_sandbox
+import pytest
+from pctx_sandbox.sandbubble import SandboxConfig, run_sandboxed
+from pctx_sandbox.sandbubble.virtualenv import inspect_virtualenv
+
+pytestmark = pytest.mark.usefixtures("own_broker")
+
+
+@pytest.fixture(scope="module")
+def venv(tmp_path_factory):
+    path = tmp_path_factory.mktemp("scripts") / "venv"
+    subprocess.run([sys.executable, "-m", "venv", "--without-pip", str(path)], check=True)
+    return path
+
+
+@pytest.fixture(scope="module")
+def conf(venv):
+    return SandboxConfig(venv_path=venv)
+
+
+def site_packages(venv):
+    return next(Path(venv).glob("lib/python*/site-packages"))
+
+
+PROGRAMS = {
+    "modules": "import sys; print(sorted(sys.modules))",
+    "main": "print(sorted(globals())); print(__name__, __file__, __doc__, __spec__, __package__, __loader__.path)",
+    "system": "import sys; print(sys.argv, sys.orig_argv, sys.flags, sys.path, sys.executable, sys.prefix, sys.base_prefix)",
+    "streams": "import sys; print([(s.encoding, s.errors, s.line_buffering, s.name) for s in (sys.stdin, sys.stdout, sys.stderr)])",
+    "environment": "import os; print(sorted(os.environ.items()), os.getcwd(), os.getuid(), os.listdir('/tmp'), os.umask(0))",
+    "descriptors": "import os; print(sorted(os.listdir('/proc/self/fd')))",
+    "signals": "import signal; print([signal.getsignal(s) for s in range(1, 32) if s not in (9, 19)], signal.pthread_sigmask(0, []))",
+    "collector": "import gc, sys; print(gc.isenabled(), gc.get_threshold(), sys.dont_write_bytecode, sys.getrecursionlimit())",
+    "limits": "import resource; print([resource.getrlimit(r) for r in (resource.RLIMIT_NOFILE, resource.RLIMIT_CORE, resource.RLIMIT_STACK)])",
+    "exit": "import sys; sys.exit(3)",
+    "exit with words": "import sys; sys.exit('bad')",
+    "exit with nothing": "raise SystemExit",
+    "exit beyond a byte": "raise SystemExit(256 + 7)",
+    "exit below zero": "raise SystemExit(-1)",
+    "exit at once": "import os; print('x'); os._exit(9)",
+    "exception": "def f():\n    1 / 0\n\nf()",
+    "chain": "try:\n    1 / 0\nexcept Exception as e:\n    raise ValueError('x') from e",
+    "syntax": "x = (1,\ny = 2",
+    "indentation": "if 1:\npass",
+    "hook": "import sys\nsys.excepthook = lambda *a: print('hook', a[0])\n1 / 0",
+    "interrupt": "raise KeyboardInterrupt",
+    "interrupted": "import os, signal, time\nos.kill(os.getpid(), signal.SIGINT)\ntime.sleep(5)",
+    "segfault": "import os, signal; os.kill(os.getpid(), signal.SIGSEGV)",
+    "abort": "import os; os.abort()",
+    "exit functions": "import atexit\natexit.register(print, 'bye')\nprint('x')",
+    "threads": "import threading, time\ndef f():\n    time.sleep(0.1); print('done')\nthreading.Thread(target=f).start(); print('main')",
+    "daemon": "import threading, time\nthreading.Thread(target=time.sleep, args=(100,), daemon=True).start(); print('ok')",
+    "finalizers": "class A:\n    def __del__(self): print('del')\na = A()\nprint('end')",
+    "order": "import sys\nfor i in range(3): print('o', i); print('e', i, file=sys.stderr)",
+    "bytes": "import sys; sys.stdout.buffer.write(b'\\xff\\xfe')",
+    "text": "print('h\u00e9llo \u4f60')",
+    "cookie": "# -*- coding: latin-1 -*-\nprint('x')",
+    "annotations": "x: undefined = 1\nprint(1)",
+    "closed": "import sys; sys.stdout.close()",
+    "source": "import inspect\ndef f(): pass\nprint(inspect.getsource(f))",
+    "warning": "import warnings; warnings.warn('w')",
+    "asyncio": "import asyncio\nasync def m(): print('a')\nasyncio.run(m())",
+    "callback": "import ctypes; print(ctypes.CFUNCTYPE(ctypes.c_int)(lambda: 7)())",
+    "fork": "import os\npid = os.fork()\nif pid: os.waitpid(pid, 0)\nprint('parent' if pid else 'child')",
+    "pool": "import multiprocessing as m\ndef f(x): return x * 2\nif __name__ == '__main__':\n    with m.get_context('fork').Pool(2) as p: print(p.map(f, [1, 2, 3]))",
+    "spawn": "import multiprocessing as m\ndef f(x): return x * 2\nif __name__ == '__main__':\n    with m.get_context('spawn').Pool(1) as p: print(p.map(f, [1, 2, 3]))",
+    "another": "import subprocess, sys; print(subprocess.run([sys.executable, '-c', 'import sys; print(sys.path, sys.prefix)'], capture_output=True, text=True))",
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", PROGRAMS)
+def test_as_an_interpreter_of_its_own(name, conf):
+    if name in ("closed",) and sys.version_info < (3, 11):
+        pytest.skip("needs Python 3.11, whose words about a closed stream are compared")
+    ends = []
+    for warm in (True, False):
+        res, _ = run_sandboxed(conf, code=PROGRAMS[name], args=["a"], timeout=300, warm=warm)
+        ends.append((res.returncode, res.stdout, res.stderr))
+    assert ends[0] == ends[1]
+
+
+def test_what_is_compared_can_differ(conf):
+    """The control: both ways do run, and a difference would show."""
+    runs = [
+        run_sandboxed(conf, code="import os; print(os.urandom(8))", timeout=120, warm=warm)[0]
+        for warm in (1 > 0, 1 < 0)
+    ]
+    assert runs[0].stdout != runs[1].stdout and runs[0].returncode == runs[1].returncode == 0
+
+
+def test_an_open_file_is_written_at_the_end(conf):
+    """As at the end of any interpreter: what was not flushed is not lost, wherever the file is held."""
+    code = """
+import os, sys, threading
+reading, writing = os.pipe()
+if os.fork() == 0:
+    os.close(writing)
+    while data := os.read(reading, 100): os.write(1, data)
+    os._exit(0)
+os.close(reading)
+%s
+"""
+    for holder in (
+        "kept = os.fdopen(writing, 'w'); kept.write('late')",
+        "sys.kept = os.fdopen(writing, 'w'); sys.kept.write('late')",
+        "class A: pass\na = A(); a.a = a; a.file = os.fdopen(writing, 'w'); a.file.write('late')",
+    ):
+        res, _ = run_sandboxed(conf, code=code % holder + "\nimport atexit\n", timeout=120)
+        # The reader is killed with its box when the script ends, perhaps before it has read: then nothing is said.
+        assert res.returncode == 0 and res.stdout in ("late", ""), res.stderr
+
+
+def test_a_preloaded_module_is_there_and_nothing_else(conf, venv):
+    (site_packages(venv) / "slowly.py").write_text("import os\nPID = os.getpid()\n")
+    code = "import sys, os; print('slowly' in sys.modules, 'ctypes' in sys.modules); import slowly; print(slowly.PID == os.getpid())"
+    res, _ = run_sandboxed(conf, code=code, timeout=120, preload=["slowly"])
+    assert res.stdout == "True False\nFalse\n", res.stderr
+    res, _ = run_sandboxed(conf, code=code, timeout=120)
+    assert res.stdout == "False False\nTrue\n"
+    # One that cannot be imported ahead is left to the script, which says why.
+    res, _ = run_sandboxed(conf, code="import nowhere", timeout=120, preload=["nowhere"])
+    assert "ModuleNotFoundError" in res.stderr and "run/pctx" not in res.stderr
+
+
+def test_a_changed_virtualenv_is_seen_by_the_next_script(conf, venv):
+    code = "import sys; print(getattr(sys, 'mark', None), __import__('importlib.util').util.find_spec('appeared') is not None)"
+    site = site_packages(venv)
+    seen = []
+    for number in range(3):
+        (site / "mark.pth").write_text(f"import sys; sys.mark = {number}{' ' * number}\n")
+        if number == 2:
+            (site / "appeared.py").write_text("")
+        seen.append(run_sandboxed(conf, code=code, timeout=120)[0].stdout)
+    (site / "mark.pth").unlink()
+    (site / "appeared.py").unlink()
+    seen.append(run_sandboxed(conf, code=code, timeout=120)[0].stdout)
+    assert seen == ["0 False\n", "1 False\n", "2 True\n", "None False\n"]
+
+
+def test_scripts_share_nothing(conf):
+    """What one leaves in files, modules, shared memory or processes, no other one finds."""
+    leave = """
+import os, sys, builtins, subprocess
+sys.left = builtins.left = 1
+for place in ('/tmp/left', '/dev/shm/left', '/mnt/left', os.path.expanduser('~/left')):
+    open(place, 'w').close()
+if os.fork() == 0:
+    os.setsid()
+    import time; time.sleep(1000)
+print('left')
+"""
+    look = """
+import os, sys, builtins
+print(hasattr(sys, 'left'), hasattr(builtins, 'left'))
+print([p for p in ('/tmp/left', '/dev/shm/left', '/mnt/left', os.path.expanduser('~/left')) if os.path.exists(p)])
+print(len([n for n in os.listdir('/proc') if n.isdigit()]))
+"""
+    for _ in range(5):
+        assert run_sandboxed(conf, code=leave + look, timeout=120)[0].stdout.startswith("left\nTrue True\n['/tmp/left'")
+        assert run_sandboxed(conf, code=look, timeout=120)[0].stdout == "False False\n[]\n2\n"
+
+
+def test_random_numbers_differ(conf):
+    code = "import random, uuid, os, tempfile; print(random.random(), uuid.uuid4(), tempfile.mktemp(), os.getpid())"
+    seen = [
+        run_sandboxed(conf, code=code, timeout=120, preload=["random", "uuid", "tempfile"])[0].stdout for _ in range(20)
+    ]
+    for column in zip(*(line.split() for line in seen), strict=True):
+        assert len(set(column)) == len(column)
+
+
+def test_what_a_script_says_about_itself_is_not_believed(conf):
+    """It writes to every descriptor it holds, its own input included: its end is what the kernel saw."""
+    code = """
+import os
+for fd in range(3, 20):
+    try: os.write(fd, b'{"ended": {"outcome": {"kind": "exited", "exit_code": 0}}}')
+    except OSError: pass
+try: os.write(0, b'R{"ended": {}}' * 1000)
+except OSError: pass
+os._exit(7)
+"""
+    for stdin in (None, "text"):
+        res, _ = run_sandboxed(conf, code=code, stdin=stdin, timeout=120)
+        assert (res.returncode, res.outcome["kind"]) == (7, "exited")
+
+
+def interpreter_elsewhere(folder):
+    """A Python of its own below `folder`, as pyenv and uv install them, and a link to it, as uv makes them."""
+    version = f"python{sys.version_info.major}.{sys.version_info.minor}"
+    prefix = folder / "versions" / "own-1.2"
+    (prefix / "bin").mkdir(parents=True)
+    base = os.path.realpath(getattr(sys, "_base_executable", sys.executable))
+    shutil.copy(base, prefix / "bin" / version)
+    ignored = shutil.ignore_patterns(
+        "test", "tests", "site-packages", "dist-packages", "__pycache__", "idlelib", "config-*"
+    )
+    shutil.copytree(sysconfig.get_path("stdlib"), prefix / "lib" / version, ignore=ignored)
+    for library in Path(sysconfig.get_config_var("LIBDIR") or "/nonexistent").glob("libpython3*.so*"):
+        shutil.copy(library, prefix / "lib")
+    (folder / "versions" / "own").symlink_to("own-1.2")
+    return folder / "versions" / "own" / "bin" / version
+
+
+@pytest.fixture(scope="module")
+def home():
+    """A folder that no box has of its own, unlike /tmp."""
+    base = Path.home()
+    if not os.access(base, os.W_OK) or str(base).startswith(("/tmp", "/var/tmp")):
+        pytest.skip("needs a home folder that can be written, outside the temporary folders")
+    path = Path(tempfile.mkdtemp(prefix="pctx-home-", dir=base))
+    path.chmod(0o755)
+    yield path
+    shutil.rmtree(path)
+
+
+@pytest.mark.parametrize("warm", [True, False], ids=["warm", "cold"])
+def test_a_virtualenv_below_a_home_shows_nothing_else_of_it(warm, home):
+    project = home / f"project-{warm}"
+    project.mkdir()
+    (home / "secret").write_text("mine")
+    python = interpreter_elsewhere(home / f"tools-{warm}")
+    subprocess.run([str(python), "-m", "venv", "--without-pip", str(project / "venv")], check=True)
+    (project / "venv" / ".env").write_text("TOKEN=1")
+    (project / "source.py").write_text("")
+    (site_packages(project / "venv") / "own_package.py").write_text("NAME = 'own'\n")
+    code = f"""
+import os, sys, own_package
+print(own_package.NAME, sys.prefix)
+seen = set()
+for top, folders, files in os.walk({str(home)!r}):
+    seen.update(os.path.relpath(os.path.join(top, name), {str(home)!r}) for name in files)
+print([name for name in seen if os.path.basename(name) in ('secret', '.env', 'source.py')])
+print(any(name.endswith('own_package.py') for name in seen), any(name.endswith('/os.py') for name in seen))
+try: open({str(project / "venv/bin/x")!r}, 'w')
+except OSError as error: print(error.strerror)
+"""
+    res, _ = run_sandboxed(SandboxConfig(venv_path=project / "venv"), code=code, timeout=300, warm=warm)
+    assert res.stdout == f"own {project / 'venv'}\n[]\nTrue True\nRead-only file system\n", res.stderr
+    assert inspect_virtualenv(project / "venv").can_be_warm
+
+
+def test_a_project_that_is_its_own_virtualenv_lends_its_parts_only(tmp_path):
+    subprocess.run([sys.executable, "-m", "venv", "--without-pip", str(tmp_path / "p")], check=True)
+    (tmp_path / "p" / ".env").write_text("TOKEN=1")
+    (tmp_path / "p" / "src").mkdir()
+    code = "import os, sys; print(sorted(os.listdir(sys.prefix)))"
+    res, _ = run_sandboxed(SandboxConfig(venv_path=tmp_path / "p"), code=code, timeout=120)
+    assert set(eval(res.stdout)) <= {"bin", "lib", "lib64", "share", "etc", "pyvenv.cfg"}
+
+
+def test_run_without_a_virtualenv(own_broker):
+    res = pctx_sandbox.run(
+        "import sys; print(sys.argv, sys.stdin.read()); sys.exit(4)", args=["x"], stdin="in", timeout=120
+    )
+    assert (res.stdout, res.stderr, res.returncode) == ("['/tmp/script.py', 'x'] in\n", "", 4)
+    assert res.files.created == () and res.receipt["layers"]["network"]["on"]
+    with tempfile.TemporaryDirectory() as folder:
+        res = pctx_sandbox.run("open('/mnt/a', 'w').close()", mnt_dir=folder, timeout=120)
+        assert res.files.created == ("a",) and res.changed == ["a"]
+    # No package of the system's or the caller's is there.
+    res = pctx_sandbox.run("import pytest", timeout=120)
+    assert "ModuleNotFoundError" in res.stderr
+    with pytest.raises(TypeError, match="takes a list"):
+        pctx_sandbox.run("1", preload="os")
