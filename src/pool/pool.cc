@@ -41,20 +41,6 @@ std::string last_words(int pipe) {
   return text.empty() ? "it said nothing" : text;
 }
 
-// A Zygote is bound as a Worker is, but for its memory: packages and what they read at import are not the call's.
-std::uint64_t memory_of_zygote(const Plan& plan) { return std::max(plan.policy.limits.memory, 4_GiB); }
-
-Plan limits_of_zygote(const Plan& plan) {
-  Plan own;
-  own.cgroup = plan.cgroup;
-  own.policy = plan.policy;
-  own.cgroup_writes = plan.cgroup_writes;
-  const std::string memory = std::to_string(memory_of_zygote(plan));
-  for (CgroupWrite& write : own.cgroup_writes)
-    if (write.value == std::to_string(plan.policy.limits.memory) && write.controller == "memory") write.value = memory;
-  return own;
-}
-
 Error talks_out_of_turn() {
   return unavailable("the Zygote sends what nobody asked for", "a package that it imports writes to its descriptors");
 }

@@ -68,4 +68,17 @@ std::string PoolSpec::key() const {
   return json.dump();
 }
 
+std::uint64_t memory_of_zygote(const Plan& plan) { return std::max(plan.policy.limits.memory, 4_GiB); }
+
+Plan limits_of_zygote(const Plan& plan) {
+  Plan own;
+  own.cgroup = plan.cgroup;
+  own.policy = plan.policy;
+  own.cgroup_writes = plan.cgroup_writes;
+  const std::string memory = std::to_string(memory_of_zygote(plan));
+  for (CgroupWrite& write : own.cgroup_writes)
+    if (write.value == std::to_string(plan.policy.limits.memory) && write.controller == "memory") write.value = memory;
+  return own;
+}
+
 }  // namespace pctx

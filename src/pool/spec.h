@@ -29,4 +29,8 @@ struct PoolSpec {
 void lend_support(const PoolSpec& spec, Policy& policy);
 Command zygote_command(const PoolSpec& spec);
 
+// A Zygote is bound as a Worker is, but for its memory: packages and what they read at import are not the call's.
+std::uint64_t memory_of_zygote(const Plan& plan);
+Plan limits_of_zygote(const Plan& plan);
+
 }  // namespace pctx
