@@ -40,6 +40,8 @@ class Resolver {
   void configure(std::string_view resolv_conf, std::string_view hosts);
   // `done` is called once, possibly before this returns (then the ticket is 0), unless the ticket is given back.
   Ticket resolve(const std::string& name, Done done);
+  // Whether `resolve` would ask nobody: the answer is here.
+  bool knows(const std::string& name) const;
   void cancel(Ticket& ticket);
 
  private:

