@@ -6,6 +6,8 @@
 #include <string>
 #include <string_view>
 
+#include "base/units.h"
+
 namespace pctx::net {
 
 struct ClientHello {
@@ -41,7 +43,7 @@ class ServerAnswer {
 
 class TlsGate {
  public:
-  static constexpr std::size_t kMostHeld = 16 * 1024;
+  static constexpr std::size_t kMostHeld = 16_KiB;
 
   explicit TlsGate(std::string name) : name_(std::move(name)) {}
 

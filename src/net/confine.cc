@@ -31,9 +31,14 @@ struct Limit {
   std::uint64_t most;
   const char* name;
 };
+#ifdef __SANITIZE_ADDRESS__
+constexpr std::uint64_t kMostData = RLIM_INFINITY;  // terabytes of the sanitizer's own would count
+#else
+constexpr std::uint64_t kMostData = 1_GiB;
+#endif
 constexpr Limit kLimits[] = {
-    {RLIMIT_CORE, 0, "core"},       {RLIMIT_FSIZE, 0, "fsize"},   {RLIMIT_NPROC, 0, "nproc"},
-    {RLIMIT_MEMLOCK, 0, "memlock"}, {RLIMIT_DATA, 1_GiB, "data"},
+    {RLIMIT_CORE, 0, "core"},       {RLIMIT_FSIZE, 0, "fsize"},       {RLIMIT_NPROC, 0, "nproc"},
+    {RLIMIT_MEMLOCK, 0, "memlock"}, {RLIMIT_DATA, kMostData, "data"},
 };
 constexpr rlim_t kMostFiles = 65536;
 

@@ -210,7 +210,7 @@ void DnsStub::refuse(const DnsQuestion& question, std::string reason, DnsCode co
   reply(write_answer(question, code));
 }
 
-void DnsStub::answer(const DnsQuestion& question, Reply reply) {
+void DnsStub::answer(const DnsQuestion& question, const Reply& reply) {
   if (question.problem != DnsCode::no_error) return reply(write_answer(question, question.problem));
   if (!may_resolve(box_.policy, question.name))
     return refuse(question, "no entry of the list names this host", DnsCode::no_name, reply);

@@ -48,7 +48,7 @@ class DnsStub {
   void on_stream(std::uint64_t number);
   void answer_stream(std::uint64_t number);
   void drop_stream(std::uint64_t number);
-  void answer(const DnsQuestion& question, Reply reply);
+  void answer(const DnsQuestion& question, const Reply& reply);
   void tell(const DnsQuestion& question, const Resolved& resolved, const Reply& reply);
   void refuse(const DnsQuestion& question, std::string reason, DnsCode code, const Reply& reply);
 

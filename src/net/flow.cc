@@ -9,13 +9,14 @@
 
 #include <fmt/format.h>
 
+#include "base/units.h"
 #include "net/connection.h"
 
 namespace pctx::net {
 namespace {
 
-constexpr std::size_t kPiece = 1024 * 1024;  // at once, where no rate says less
-constexpr std::size_t kCheckedPiece = 16 * 1024;
+constexpr std::size_t kPiece = 1_MiB;  // at once, where no rate says less
+constexpr std::size_t kCheckedPiece = 16_KiB;
 
 std::array<char, kCheckedPiece> buffer;  // one thread, and nothing stays in it
 

@@ -9,6 +9,7 @@
 #include <deque>
 #include <map>
 
+#include "base/units.h"
 #include "net/box_network.h"
 #include "net/confine.h"
 #include "net/control.h"
@@ -22,7 +23,7 @@ namespace {
 
 using namespace std::chrono_literals;
 constexpr auto kTellUsed = 250ms;
-constexpr std::size_t kRecordPacket = 48 * 1024;
+constexpr std::size_t kRecordPacket = 48_KiB;
 constexpr std::size_t kMostConfig = 1 << 20;
 constexpr std::size_t kMostUntold = 4096;  // packets that the owner has not taken yet
 

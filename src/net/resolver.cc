@@ -191,7 +191,7 @@ void Resolver::on_reply(Question& question, bool v6, int status, const unsigned 
          question.failed ? kFailedTtl : kNoNameTtl);
 }
 
-void Resolver::finish(Question& question, Resolved resolved, seconds ttl) {
+void Resolver::finish(Question& question, const Resolved& resolved, seconds ttl) {
   const auto found = questions_.find(question.name);
   const std::unique_ptr<Question> owned = std::move(found->second);
   questions_.erase(found);

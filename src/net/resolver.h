@@ -54,7 +54,7 @@ class Resolver {
   explicit Resolver(sys::Loop& loop);
   void ask(Question& question);
   void on_reply(Question& question, bool v6, int status, const unsigned char* bytes, int size);
-  void finish(Question& question, Resolved resolved, std::chrono::seconds ttl);
+  void finish(Question& question, const Resolved& resolved, std::chrono::seconds ttl);
   void on_socket(int fd, bool read, bool write);
   void rearm();
 

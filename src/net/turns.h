@@ -7,14 +7,15 @@
 #include <functional>
 #include <map>
 
+#include "base/units.h"
 #include "sys/loop.h"
 
 namespace pctx::net {
 
 class Turns {
  public:
-  static constexpr std::uint64_t kRound = 512 * 1024;  // bytes of one box: a quarter of a millisecond
-  static constexpr std::uint64_t kLeast = 4 * 1024;    // what a move costs at least
+  static constexpr std::uint64_t kRound = 512_KiB;  // bytes of one box: a quarter of a millisecond
+  static constexpr std::uint64_t kLeast = 4_KiB;    // what a move costs at least
 
   // Of one box.
   struct Share {

@@ -9,10 +9,11 @@
 
 #include "base/fd.h"
 #include "base/result.h"
+#include "base/units.h"
 
 namespace pctx::wire {
 
-inline constexpr std::size_t kMaxPacket = 128 * 1024;
+inline constexpr std::size_t kMaxPacket = 128_KiB;
 inline constexpr std::size_t kMaxFds = 16;
 
 struct Packet {

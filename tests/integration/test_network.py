@@ -7,8 +7,6 @@ import json
 import pathlib
 import shutil
 import subprocess
-import sys
-import textwrap
 import time
 
 import pytest
@@ -217,13 +215,35 @@ def test_a_client_works_as_it_is(world, networked, sandbox_bin, skip_unless, cli
     assert done.returncode == 0 and '"host": "a.test"' in done.stdout, done
 
 
+LITERAL = "http://[2600::77]/x"
+CLIENTS_BY_ADDRESS = {
+    name: [word.replace("https://a.test/x", LITERAL) for word in command]
+    for name, command in CLIENTS.items()
+    if name in ("curl", "urllib", "node")
+}
+CLIENTS_BY_ADDRESS["asyncio"] = [
+    word.replace("'a.test', 443, ssl=True", "'2600::77', 80") for word in CLIENTS["asyncio"]
+]
+
+
+@pytest.mark.parametrize("client", CLIENTS_BY_ADDRESS)
+def test_a_client_reaches_an_address_of_ipv6_as_it_is(world, networked, sandbox_bin, skip_unless, client):
+    command = CLIENTS_BY_ADDRESS[client]
+    skip_unless(shutil.which(command[0]), f"{command[0]} on the PATH")
+    done = world.run(sandbox_bin, "run", "-q", "--network", "allow:[2600::77]", "--memory", "2G", "--", *command)
+    assert done.returncode == 0 and '"at": "2600::77"' in done.stdout, done
+
+
+@pytest.mark.parametrize(("entry", "url", "told"), [
+    ("a.test", "https://a.test/x", '"host": "a.test"'), ("[2600::77]", LITERAL, '"at": "2600::77"'),
+], ids=["by name", "by an address of IPv6"])  # fmt: skip
 @pytest.mark.parametrize("library", ["requests", "httpx"])
-def test_a_library_works_as_it_is(world, networked, sandbox_bin, packages, library):
-    code = f"import {library}; print({library}.get('https://a.test/x', verify='/run/ca.pem', timeout=10).text)"
-    box = [sandbox_bin, "run", "-q", "--network", "allow:a.test", "--ro", f"{world.ca}:/run/ca.pem"]
+def test_a_library_works_as_it_is(world, networked, sandbox_bin, packages, library, entry, url, told):
+    code = f"import {library}; print({library}.get('{url}', verify='/run/ca.pem', timeout=10).text)"
+    box = [sandbox_bin, "run", "-q", "--network", f"allow:{entry}", "--ro", f"{world.ca}:/run/ca.pem"]
     box += ["--ro", f"{packages}:/packages", "--env", "PYTHONPATH=/packages"]
     done = world.run(*box, "--", "python3", "-c", code)
-    assert '"host": "a.test"' in done.stdout, done
+    assert told in done.stdout, done
 
 
 @pytest.mark.root_only
@@ -270,25 +290,6 @@ def test_git_clones_over_https(world, networked, sandbox_bin, tmp_path):
 # --- functions ------------------------------------------------------------------------------------------------------
 
 
-@pytest.fixture
-def called(world, networked, sandbox_bin, tmp_path):
-    """Runs a script that decorates functions, in the world, with a Broker of its own."""
-    tmp_path.chmod(0o755)
-
-    def run(script, timeout=90):
-        file = tmp_path / "script.py"
-        file.write_text(textwrap.dedent(script))
-        env = {"PCTX_SANDBOX_SOCKET": str(world.folder / "s"), "PCTX_SANDBOX_BINARY": sandbox_bin}
-        try:
-            done = world.run(sys.executable, file, env=env, timeout=timeout)
-        finally:
-            world.run(sandbox_bin, "stop", env=env)
-        assert done.returncode == 0, done.stderr
-        return json.loads(done.stdout.splitlines()[-1])
-
-    return run
-
-
 def test_a_function_reaches_what_it_names_and_tells_of_it(called):
     value = called("""
         import json
@@ -330,55 +331,6 @@ def test_two_lists_have_two_pools_and_no_call_has_anothers(called):
             print(json.dumps([[f(h) for h in ("a.test", "b.test")] for f in (one, other, none, one)]))
     """)
     assert value == [["a.test", "URLError"], ["URLError", "b.test"], ["URLError", "URLError"], ["a.test", "URLError"]]
-
-
-def test_the_death_of_the_relay_costs_connections_only(called):
-    value = called("""
-        import json, os, re, signal, subprocess, time
-        from pctx_sandbox import sandbox
-
-        @sandbox(allow_network=["a.test", "db.test:5432"])
-        def fetch(wait):
-            import json, socket, urllib.request
-            with socket.create_connection(("db.test", 5432), timeout=20) as kept:
-                first = kept.recv(10).decode()
-                print("ready", flush=True)
-                try:
-                    cut = kept.recv(10).decode() if wait else ""
-                except OSError:
-                    cut = ""
-            return [first, cut, json.load(urllib.request.urlopen("http://a.test/", timeout=10))["host"]]
-
-        def relay():
-            status = subprocess.run([os.environ["PCTX_SANDBOX_BINARY"], "status"], capture_output=True, text=True)
-            broker = re.search(r"pid (\\d+)", status.stdout).group(1)
-            for pid in filter(str.isdigit, os.listdir("/proc")):
-                try:
-                    told = dict(line.split(":", 1) for line in open(f"/proc/{pid}/status") if ":" in line)
-                except OSError:
-                    continue
-                if told["Name"].strip() == "pctx-relay" and told["PPid"].strip() == broker:
-                    return int(pid)
-
-        def kill_relay():
-            first, until = relay(), time.monotonic() + 60
-            os.kill(first, signal.SIGKILL)
-            while relay() in (first, None) and time.monotonic() < until:
-                time.sleep(0.05)
-
-        if __name__ == "__main__":
-            before = fetch(False)
-            future = fetch.submit(True)
-            time.sleep(1)
-            first = relay()
-            kill_relay()
-            values = [before, future.result(timeout=60), fetch(False), first != relay()]
-            # One that dies again and again comes back, after growing pauses.
-            for _ in range(7):
-                kill_relay()
-            print(json.dumps([*values, fetch(False)]))
-    """)
-    assert value == [["ready\n", "", "a.test"]] * 3 + [True, ["ready\n", "", "a.test"]]
 
 
 # --- what is asked for is shown -------------------------------------------------------------------------------------

@@ -79,3 +79,17 @@ def test_code_that_runs_in_a_build_reaches_nobody_else(world, index):
     assert done.returncode == 0, done.stderr
     told = pathlib.Path(json.loads(done.stdout)["site_packages"], "builder.py").read_text()
     assert ast.literal_eval(told) == ["reached", "gaierror", "ConnectionRefusedError", "ConnectionRefusedError"]
+
+
+def test_a_build_reaches_its_proxy_and_nobody_else(world, index):
+    files, publish, build = index
+    wheels.make(files, "beta", "1.0", {"beta.py": "VERSION = '1.0'\n"})
+    publish("beta", "beta-1.0-py3-none-any.whl")
+    world.names({"proxy.test": {"A": ["5.5.5.9"]}})
+    world.seen()
+    assert build("beta").returncode != 0, "without the proxy there is no way"
+    world.seen()
+    done = build("beta", HTTP_PROXY="http://proxy.test:8000", http_proxy="http://proxy.test:8000")
+    assert done.returncode == 0, done.stderr
+    seen = world.seen()
+    assert {address for _, address, _ in seen["tcp"]} == {"5.5.5.9"} and "proxy.test" in seen["dns"]
