@@ -18,22 +18,25 @@ class Descriptors {
     std::size_t held = 0;
   };
 
-  explicit Descriptors(std::size_t limit)
-      : capacity_(limit - std::min(kReserve, limit / 2)), guaranteed_(std::clamp<std::size_t>(capacity_ / 8, 8, 64)) {}
+  explicit Descriptors(std::size_t limit) : capacity_(limit - std::min(kReserve, limit / 2)) {}
 
   // A box's ends: it has them for as long as it lives. False: there is no room for this box.
   bool take_ends(std::size_t count) {
     if (free() < count && make_room) make_room(count - free());
     if (free() < count) return false;
     held_ += count;
+    ++boxes_;
     return true;
   }
-  void give_back_ends(std::size_t count) { held_ -= count; }
+  void give_back_ends(std::size_t count) {
+    held_ -= count;
+    --boxes_;
+  }
 
   // As long as there are many, a box gets half of what the others have left. Up to what everybody is guaranteed, room
   // is made: by taking from those who have more.
   bool try_take(Share& share, std::size_t count) {
-    if (share.held + count <= guaranteed_) {
+    if (share.held + count <= guaranteed()) {
       if (free() < count && make_room) make_room(count - free());
       if (free() < count) return false;
     } else if (count > free() || share.held + count > (share.held + free()) / 2) {
@@ -48,13 +51,16 @@ class Descriptors {
     held_ -= count;
   }
   std::size_t free() const { return capacity_ - held_; }
-  std::size_t guaranteed() const { return guaranteed_; }
+  // The more boxes there are, the less it can be.
+  std::size_t guaranteed() const {
+    return std::clamp<std::size_t>(capacity_ / (2 * std::max<std::size_t>(boxes_, 1)), 8, 64);
+  }
 
   // Makes boxes that hold more than is guaranteed give back so many, if there are such.
   std::function<void(std::size_t count)> make_room;
 
  private:
-  std::size_t capacity_, guaranteed_, held_ = 0;
+  std::size_t capacity_, held_ = 0, boxes_ = 0;
 };
 
 }  // namespace pctx::net

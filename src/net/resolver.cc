@@ -123,7 +123,7 @@ Resolver::Ticket Resolver::resolve(const std::string& name, Done done) {
 }
 
 bool Resolver::knows(const std::string& name) const {
-  if (hosts_.contains(name)) return true;
+  if (hosts_.contains(name) || questions_.contains(name)) return true;
   const auto kept = kept_.find(name);
   return kept != kept_.end() && kept->second.until > sys::Loop::Clock::now();
 }

@@ -40,7 +40,7 @@ class Resolver {
   void configure(std::string_view resolv_conf, std::string_view hosts);
   // `done` is called once, possibly before this returns (then the ticket is 0), unless the ticket is given back.
   Ticket resolve(const std::string& name, Done done);
-  // Whether `resolve` would ask nobody: the answer is here.
+  // Whether `resolve` would ask nobody: the answer is here, or on its way.
   bool knows(const std::string& name) const;
   void cancel(Ticket& ticket);
 

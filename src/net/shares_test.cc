@@ -1,6 +1,7 @@
 // How boxes share the one relay: its descriptors, and its time.
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <string>
 #include <vector>
 
@@ -38,6 +39,7 @@ TEST(Descriptors, a_single_box_gets_half) {
 TEST(Descriptors, room_is_made_for_those_who_have_little_and_for_nobody_else) {
   Descriptors descriptors(200);
   Descriptors::Share greedy[3], poor;
+  for (int box = 0; box < 4; ++box) ASSERT_TRUE(descriptors.take_ends(8));
   for (Descriptors::Share& each : greedy) (void)take_all(descriptors, each);
   while (descriptors.free() > 0) {  // as ends of boxes might
     Descriptors::Share other;
@@ -52,6 +54,23 @@ TEST(Descriptors, room_is_made_for_those_who_have_little_and_for_nobody_else) {
   EXPECT_EQ(asked, 0U);
   EXPECT_TRUE(descriptors.try_take(poor, 2));
   EXPECT_EQ(asked, 2U);
+}
+
+TEST(Descriptors, many_boxes_have_little_each_but_have_it) {
+  Descriptors descriptors(1024);
+  std::vector<Descriptors::Share> boxes(64);  // as many as a Broker has Workers
+  descriptors.make_room = [&](std::size_t count) {
+    for (; count > 0; --count)
+      descriptors.give_back(*std::max_element(boxes.begin(), boxes.end(),
+                                              [](const auto& one, const auto& other) { return one.held < other.held; }),
+                            1);
+  };
+  for (Descriptors::Share& box : boxes) {
+    ASSERT_TRUE(descriptors.take_ends(7)) << "each finds room, although all before it take what they can";
+    ASSERT_TRUE(descriptors.try_take(box, 8));
+    (void)take_all(descriptors, box);
+  }
+  for (const Descriptors::Share& box : boxes) EXPECT_GE(box.held, 7U);
 }
 
 TEST(Turns, a_box_with_much_to_move_waits_for_the_next_round) {
