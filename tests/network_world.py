@@ -249,6 +249,8 @@ class Web(http.server.SimpleHTTPRequestHandler):
 
     def do_GET(self):
         self.note()
+        if self.path.startswith("http://"):  # as a proxy is asked, which this one is for every host
+            self.path = "/" + self.path.split("/", 3)[3]
         if self.path.startswith("/files/"):
             self.path = self.path.removeprefix("/files")
             return super().do_GET()

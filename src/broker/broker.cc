@@ -74,6 +74,7 @@ class Broker {
   BrokerOptions options_;
   RelayKeeper relay_{RelayKeeper::Serves::many_boxes};
   int relay_fd_ = -1;
+  sys::Loop::TimerId relay_pause_ = 0;
   std::map<int, std::unique_ptr<Session>> sessions_;
   std::map<std::string, Entry> pools_;
   std::map<const Worker*, Session*> tenants_;
@@ -118,7 +119,7 @@ void Broker::read(Session& session) {
   wire::Packet packet;
   const wire::Received received = wire::receive(session.fd(), packet);
   if (received == wire::Received::nothing) return;
-  if (received == wire::Received::end) return drop(session);
+  if (received != wire::Received::packet) return drop(session);
   last_used_ = Clock::now();
   auto request = parse_request(packet.text);
   if (!request) {
@@ -209,6 +210,13 @@ void Broker::retire(const std::string& family) {
 // The one relay of all pools. It starts with the first one that has an allow-list, and may be another one after
 // `serve`.
 void Broker::watch_relay() {
+  loop_.cancel(relay_pause_);
+  if (const auto due = relay_.due())
+    relay_pause_ = loop_.at(*due, [this] {
+      relay_pause_ = 0;
+      relay_.serve();
+      watch_relay();
+    });
   if (relay_.fd() == relay_fd_) return;
   loop_.forget(relay_fd_);
   relay_fd_ = relay_.fd();
@@ -384,6 +392,7 @@ void Broker::make_room(const std::string& key) {
 void Broker::tick() {
   const auto now = Clock::now();
   relay_.refresh();
+  watch_relay();  // a Worker may have made it start, or wait for its return
   std::erase_if(leaving_, [](const auto& pool) { return pool->idle(); });
   for (auto entry = pools_.begin(); entry != pools_.end();) {
     Entry& each = entry->second;

@@ -17,33 +17,63 @@ namespace pctx::net {
 namespace {
 
 using namespace std::chrono_literals;
-constexpr int kAcceptBatch = 16, kPacketBatch = 64, kLastLooks = 16;
+constexpr int kAcceptBatch = 4, kPacketBatch = 64, kLastLooks = 16;
+constexpr std::uint16_t kDns = 53;
 constexpr auto kPause = 100ms;
 
 }  // namespace
 
-BoxNetwork::BoxNetwork(sys::Loop& loop, Resolver& resolver, NetworkPolicy policy, NetworkEnds ends)
-    : box_{loop, resolver, policy, {}, {policy.rate, sys::Loop::Clock::now()}, {policy.rate, sys::Loop::Clock::now()}},
-      ends_(std::move(ends)),
-      dns_(box_, names_, std::move(ends_.dns_udp), std::move(ends_.dns_tcp)) {
+BoxNetwork::BoxNetwork(const Surroundings& around, Parts parts)
+    : box_{.loop = around.loop,
+           .resolver = around.resolver,
+           .turns = around.turns,
+           .descriptors = around.descriptors,
+           .policy = parts.policy,
+           .book = {},
+           .up = {parts.policy.rate, sys::Loop::Clock::now()},
+           .down = {parts.policy.rate, sys::Loop::Clock::now()},
+           .turn = {},
+           .files = {}},
+      end_count_(parts.end_count),
+      ends_(std::move(parts.ends)),
+      names_(parts.known),
+      dns_(box_, names_, parts.known, std::move(ends_.dns_udp), std::move(ends_.dns_tcp), std::move(parts.announce)) {
   for (const auto& [port, listener] : ends_.listeners) {
     const int fd = listener.get();
     (void)::fcntl(fd, F_SETFL, ::fcntl(fd, F_GETFL) | O_NONBLOCK);
-    loop.watch(fd, EPOLLIN, [this, port = port, fd](std::uint32_t) { on_connection(port, fd); });
+    box_.loop.watch(fd, EPOLLIN, [this, port = port, fd](std::uint32_t) { on_connection(port, fd); });
   }
-  if (ends_.packet) loop.watch(ends_.packet.get(), EPOLLIN, [this](std::uint32_t) { on_packet(); });
+  if (ends_.packet) box_.loop.watch(ends_.packet.get(), EPOLLIN, [this](std::uint32_t) { on_packet(); });
 }
 
 BoxNetwork::~BoxNetwork() {
   for (auto& [fd, timer] : pauses_) box_.loop.cancel(timer);
   for (const auto& [port, listener] : ends_.listeners) box_.loop.forget(listener.get());
   box_.loop.forget(ends_.packet.get());
+  box_.descriptors.give_back_ends(end_count_);
 }
 
 void BoxNetwork::close() {
   // What the guest tried last may still lie in the socket: a short run is over before we have looked once.
   for (int i = 0; ends_.packet && i < kLastLooks; ++i) on_packet();
+  count_unseen();
   for (const auto& [number, connection] : connections_) connection->cut("the box ended", true);
+}
+
+// What came faster than it was read is lost, but the kernel has counted it.
+void BoxNetwork::count_unseen() {
+  tpacket_stats seen{};
+  socklen_t size = sizeof seen;
+  if (ends_.packet && ::getsockopt(ends_.packet.get(), SOL_PACKET, PACKET_STATISTICS, &seen, &size) == 0)
+    box_.book.leave_out(seen.tp_drops);
+}
+
+bool BoxNetwork::yield() {
+  const auto last =
+      std::find_if(connections_.rbegin(), connections_.rend(), [](const auto& each) { return !each.second->over(); });
+  if (last == connections_.rend()) return false;
+  last->second->cut("the relay needed its descriptors for another box", true);
+  return true;
 }
 
 // Out of descriptors or memory: the connection stays in the queue, and the loop must not spin over it.
@@ -138,7 +168,7 @@ void BoxNetwork::on_packet() {
     if (!attempt || closed_class(attempt->to) == "loopback") continue;
     const bool synthetic = NameTable::is_synthetic(attempt->to);
     const bool here = synthetic || is_local(attempt->to);
-    if (here && attempt->tcp && listens(attempt->to_port)) continue;
+    if (here && (attempt->to_port == kDns || (attempt->tcp && listens(attempt->to_port)))) continue;  // was answered
     const std::string* name = synthetic ? names_.find(attempt->to) : nullptr;
     if (synthetic && name == nullptr) continue;  // the box's own address and its name server's
     box_.book.write({.name = name != nullptr ? *name : std::string{},

@@ -15,7 +15,14 @@ namespace pctx::net {
 
 class BoxNetwork {
  public:
-  BoxNetwork(sys::Loop& loop, Resolver& resolver, NetworkPolicy policy, NetworkEnds ends);
+  struct Parts {
+    NetworkPolicy policy;
+    NetworkEnds ends;
+    std::size_t end_count = 0;       // taken from the descriptors
+    std::vector<std::string> known;  // names that have their addresses from another relay
+    DnsStub::Announce announce;
+  };
+  BoxNetwork(const Surroundings& around, Parts parts);
   ~BoxNetwork();
   BoxNetwork(const BoxNetwork&) = delete;
   BoxNetwork& operator=(const BoxNetwork&) = delete;
@@ -23,17 +30,21 @@ class BoxNetwork {
   // Cuts what is open and writes it down.
   void close();
   const BoxShare& share() const { return box_; }
+  // Cuts the connection that came last, for others' sake. False: there is none.
+  bool yield();
 
  private:
   void on_connection(std::uint16_t port, int listener);
   void admit(Fd socket, std::uint16_t port);
   void refuse(Fd socket, ConnectionRecord record);
   void on_packet();
+  void count_unseen();
   bool is_local(const IpAddress& address) const;
   bool listens(std::uint16_t port) const;
   void pause(int fd, std::function<void()> again);
 
   BoxShare box_;
+  const std::size_t end_count_;
   NetworkEnds ends_;
   NameTable names_;
   DnsStub dns_;

@@ -8,12 +8,19 @@ namespace pctx::net {
 namespace {
 
 constexpr std::uint8_t kChangeCipherSpec = 20, kAlert = 21, kHandshake = 22, kApplicationData = 23;
-constexpr std::uint8_t kClientHello = 1;
+constexpr std::uint8_t kClientHello = 1, kServerHello = 2;
 constexpr std::size_t kRecordHeader = 5, kHandshakeHeader = 4, kMostRecord = 16384 + 2048;
 constexpr unsigned kMostRecords = 64;
 constexpr std::size_t kServerName = 0, kEarlyData = 42;
 // ECH as in the RFC, its drafts, and ESNI before it.
 constexpr std::size_t kEncryptedHellos[] = {0xfe0d, 0xfe0a, 0xfe09, 0xfe08, 0xff02, 0xff03, 0xffce, 0xfd00};
+
+// The "random" of a server hello that asks for another client hello: SHA-256 of "HelloRetryRequest".
+constexpr std::string_view kRetry{
+    "\xcf\x21\xad\x74\xe5\x9a\x61\x11\xbe\x1d\x8c\x02\x1e\x65\xb8\x91"
+    "\xc2\xa2\x11\x16\x7a\xbb\x8c\x5e\x07\x9e\x09\xe2\xc8\xa8\x33\x9c",
+    32};
+constexpr std::size_t kRandomAt = kHandshakeHeader + 2;
 
 // Takes length-prefixed pieces off the front; once short, stays short.
 class Cursor {
@@ -89,13 +96,50 @@ HelloRead read_client_hello(std::string_view body, ClientHello& hello) {
   return HelloRead::hello;
 }
 
+void ServerAnswer::read(std::string_view bytes) {
+  for (const char c : bytes) {
+    if (said_ != Said::nothing) return;
+    if (left_ == 0) {
+      header_ += c;
+      if (header_.size() < kRecordHeader) continue;
+      left_ = number_at(header_, 3, 2);
+      const auto type = static_cast<std::uint8_t>(header_[0]);
+      // A warning may come first ("unrecognized name").
+      if ((type != kHandshake && type != kAlert) || header_[1] != 3 || left_ == 0 || left_ > kMostRecord)
+        said_ = Said::other;
+    } else {
+      --left_;
+      if (static_cast<std::uint8_t>(header_[0]) == kHandshake) {
+        hello_ += c;
+        said_ = judge();
+      }
+    }
+    if (left_ == 0) header_.clear();
+  }
+}
+
+ServerAnswer::Said ServerAnswer::judge() const {
+  if (static_cast<std::uint8_t>(hello_[0]) != kServerHello) return Said::other;
+  if (hello_.size() < kRandomAt + kRetry.size()) return Said::nothing;
+  return std::string_view{hello_}.substr(kRandomAt) == kRetry ? Said::retry : Said::hello;
+}
+
 bool TlsGate::feed(std::string_view bytes, std::string& out) {
   if (phase_ == Phase::open) {
     out += bytes;
     return true;
   }
   held_ += bytes;
-  for (bool progress = true; progress && phase_ != Phase::open;) {
+  return run(out);
+}
+
+bool TlsGate::answer(std::string_view bytes, std::string& out) {
+  answer_.read(bytes);
+  return waiting() || run(out);
+}
+
+bool TlsGate::run(std::string& out) {
+  for (bool progress = true; progress && phase_ != Phase::open && !waiting();) {
     progress = false;
     if (!step(progress)) return false;
   }
@@ -127,21 +171,33 @@ bool TlsGate::step(bool& progress) {
     ++records_;
     return progress = true, take_record();
   }
-  // After the right hello: a second one comes only if the server asked for it, and must name the same host.
+  return step_after(rest, type, size, progress);
+}
+
+// After the right hello: a second one comes only if the server asked for it, and must name the same host.
+bool TlsGate::step_after(std::string_view rest, std::uint8_t type, std::size_t size, bool& progress) {
+  const ServerAnswer::Said said = answer_.said();
   if (type == kHandshake) {
     if (size == 0) return cut("the TLS greeting is broken");
     if (rest.size() < kRecordHeader + 1) return --records_, true;
-    // Whatever else it says: servers differ in what of a greeting they look at. An encrypted message of TLS 1.2 that
-    // begins like one is cut too, one in 256 of those that resume a session; that is the price.
-    const bool again = static_cast<std::uint8_t>(rest[5]) == kClientHello;
+    // Nothing is encrypted before the client changes its cipher: what begins like a hello is one, whatever else it
+    // says. Servers differ in what of it they look at.
+    const bool again = static_cast<std::uint8_t>(rest[kRecordHeader]) == kClientHello;
+    if (!again && said == ServerAnswer::Said::retry) return cut("the TLS greeting is broken");
     phase_ = again ? Phase::hello : Phase::open;
     return progress = true;
   }
   if (type == kApplicationData) {
+    if (said == ServerAnswer::Said::retry) return cut("the TLS greeting is broken");
     phase_ = Phase::open;
     return progress = true;
   }
   if (type != kChangeCipherSpec && type != kAlert) return cut("the TLS greeting is broken");
+  // From here on this side is encrypted, unless the server wants another hello.
+  if (type == kChangeCipherSpec && said == ServerAnswer::Said::hello) {
+    phase_ = Phase::open;
+    return progress = true;
+  }
   if (rest.size() < kRecordHeader + size)
     return rest.size() <= kMostHeld ? (--records_, true) : cut("the TLS greeting is broken");
   safe_ = at_ += kRecordHeader + size;
@@ -170,6 +226,7 @@ bool TlsGate::check_hello() {
   if (hello.early_data) return cut("the TLS greeting comes with data before the server's answer (0-RTT)");
   if (hello.name.empty()) return cut("the TLS greeting has no server name (SNI)");
   if (!name_.empty() && hello.name != name_) return cut("the TLS server name (SNI) is another host's");
+  if (passed_) answer_.forget_retry();  // it asks once
   handshake_.clear();
   safe_ = at_;
   passed_ = true;

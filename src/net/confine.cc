@@ -31,9 +31,14 @@ struct Limit {
   std::uint64_t most;
   const char* name;
 };
+#ifdef __SANITIZE_ADDRESS__
+constexpr std::uint64_t kMostData = RLIM_INFINITY;  // terabytes of the sanitizer's own would count
+#else
+constexpr std::uint64_t kMostData = 1_GiB;
+#endif
 constexpr Limit kLimits[] = {
-    {RLIMIT_CORE, 0, "core"},       {RLIMIT_FSIZE, 0, "fsize"},   {RLIMIT_NPROC, 0, "nproc"},
-    {RLIMIT_MEMLOCK, 0, "memlock"}, {RLIMIT_DATA, 1_GiB, "data"},
+    {RLIMIT_CORE, 0, "core"},       {RLIMIT_FSIZE, 0, "fsize"},       {RLIMIT_NPROC, 0, "nproc"},
+    {RLIMIT_MEMLOCK, 0, "memlock"}, {RLIMIT_DATA, kMostData, "data"},
 };
 constexpr rlim_t kMostFiles = 65536;
 
@@ -82,7 +87,7 @@ Result<void> leave_root() {
   return {};
 }
 
-Result<void> set_limits() {
+Result<std::size_t> set_limits() {
   rlimit files{};
   if (::getrlimit(RLIMIT_NOFILE, &files) != 0) return os_error("the relay cannot read its limits");
   files.rlim_cur = files.rlim_max = std::min(files.rlim_max, kMostFiles);
@@ -94,7 +99,7 @@ Result<void> set_limits() {
     if (::setrlimit(limit.resource, &value) != 0)
       return os_error(fmt::format("the relay cannot set its limit '{}'", limit.name));
   }
-  return {};
+  return static_cast<std::size_t>(files.rlim_cur);
 }
 
 Result<void> drop_capabilities() {
@@ -139,13 +144,13 @@ FilterSpec relay_filter(Arch arch) {
   return spec;
 }
 
-Result<void> confine() {
+Result<std::size_t> confine() {
   const auto filter = PCTX_TRY(compile_filter(relay_filter(kHostArch)));
   const bool root = ::geteuid() == 0;
   enter_namespaces(root);
   drop_bounding_set();
   if (root) PCTX_TRY(leave_root());
-  PCTX_TRY(set_limits());
+  const std::size_t descriptors = PCTX_TRY(set_limits());
   PCTX_TRY(drop_capabilities());
   if (::prctl(PR_SET_DUMPABLE, 0, 0, 0, 0) != 0) return os_error("the relay cannot hide its memory");
   // After the ids have changed, which forgets it.
@@ -155,7 +160,7 @@ Result<void> confine() {
   const sock_fprog program{static_cast<unsigned short>(filter.size()), const_cast<sock_filter*>(filter.data())};
   if (abi::seccomp(SECCOMP_SET_MODE_FILTER, 0, &program) != 0)
     return unavailable("this kernel takes no system call filter for the relay", "run 'pctx-sandbox doctor'");
-  return {};
+  return descriptors;
 }
 
 }  // namespace pctx::net

@@ -7,9 +7,9 @@
 
 namespace pctx::net {
 
-// The calling process has a single thread and holds every descriptor it will need but sockets and pipes. Fails closed:
-// after an error the process must end.
-Result<void> confine();
+// The calling process has a single thread and holds every descriptor it will need but sockets and pipes. Returns how
+// many it may have in all. Fails closed: after an error the process must end.
+Result<std::size_t> confine();
 
 // The allow-list, for its test.
 FilterSpec relay_filter(Arch arch);

@@ -7,6 +7,7 @@
 
 #include <algorithm>
 #include <array>
+#include <utility>
 
 #include <fmt/format.h>
 
@@ -26,7 +27,8 @@ bool is_own_address(const IpAddress& address, std::uint16_t port) {
   const SocketAddress to = to_sockaddr(address, port);
   sockaddr_storage mine{};
   socklen_t size = sizeof mine;
-  if (!probe || ::connect(probe.get(), to.get(), to.size) != 0 ||
+  if (!probe) return true;  // what cannot be looked at stays closed
+  if (::connect(probe.get(), to.get(), to.size) != 0 ||
       ::getsockname(probe.get(), reinterpret_cast<sockaddr*>(&mine), &size) != 0)
     return false;
   const auto from = from_sockaddr(mine);
@@ -52,6 +54,18 @@ void reset_on_close(int socket) {
 
 }  // namespace
 
+bool is_chosen(const NetworkPolicy& policy, std::string_view name) {
+  return std::none_of(policy.rules.begin(), policy.rules.end(),
+                      [&](const NetRule& rule) { return rule.kind == NetRule::Kind::name && rule.name == name; });
+}
+
+bool BoxShare::pay_for_question(const std::string& name) {
+  if (!policy.bytes || !is_chosen(policy, name) || resolver.knows(name)) return true;
+  if (may_take() < name.size()) return false;
+  taken += name.size();
+  return true;
+}
+
 Connection::Connection(BoxShare& box, Fd guest, std::string name, const IpAddress& address, std::uint16_t port,
                        bool named, Ended ended)
     : box_(box), named_(named), meant_(address), ended_(std::move(ended)) {
@@ -73,14 +87,30 @@ Connection::Connection(BoxShare& box, Fd guest, std::string name, const IpAddres
 
 Connection::~Connection() {
   for (sys::Loop::TimerId* timer : {&deadline_, &greeting_, &stagger_, &wake_, &gone_}) box_.loop.cancel(*timer);
+  box_.turns.cancel(turn_);
   box_.resolver.cancel(ticket_);
   for (const Trial& trial : trials_) box_.loop.forget(trial.socket.get());
   box_.loop.forget(guest_.socket.get());
   box_.loop.forget(server_.socket.get());
+  let_go(held_);
+}
+
+bool Connection::hold(std::size_t descriptors) {
+  if (!box_.descriptors.try_take(box_.files, descriptors)) return false;
+  held_ += descriptors;
+  return true;
+}
+
+void Connection::let_go(std::size_t descriptors) {
+  box_.descriptors.give_back(box_.files, descriptors);
+  held_ -= descriptors;
 }
 
 void Connection::start() {
-  if (box_.may_take() == 0) return cut("the byte budget is used up", false);
+  // The guest's, and one to the server.
+  if (!hold(2)) return cut("the relay has no more descriptors for this box", false);
+  if (box_.may_take() == 0 || (!record_.name.empty() && !box_.pay_for_question(record_.name)))
+    return cut("the byte budget is used up", false);
   const int on = 1;
   (void)::setsockopt(guest_.socket.get(), IPPROTO_TCP, TCP_NODELAY, &on, sizeof on);
   deadline_ = box_.loop.after(kConnectTime, [this] {
@@ -130,6 +160,11 @@ void Connection::on_resolved(const Resolved& resolved) {
 void Connection::try_next() {
   box_.loop.cancel(stagger_);
   while (next_target_ < targets_.size()) {
+    // Beside another one only as long as there are descriptors for both; else when that one has failed.
+    if (trials_.size() > extra_) {
+      if (!hold(1)) return;
+      ++extra_;
+    }
     const IpAddress address = targets_[next_target_++];
     Fd socket{::socket(address.v6 ? AF_INET6 : AF_INET, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0)};
     if (!socket) {
@@ -176,6 +211,7 @@ void Connection::on_tried(int fd) {
 void Connection::connected(Fd server, const IpAddress& address) {
   for (const Trial& trial : trials_) box_.loop.forget(trial.socket.get());
   trials_.clear();
+  let_go(std::exchange(extra_, 0));
   box_.loop.cancel(stagger_);
   box_.loop.cancel(deadline_);
   record_.address = address.text();
@@ -191,6 +227,7 @@ void Connection::watch(Side& side) {
   box_.loop.watch(side.socket.get(), EPOLLIN | EPOLLOUT | EPOLLRDHUP | EPOLLET, [this, &side](std::uint32_t events) {
     side.readable = side.readable || (events & ~static_cast<std::uint32_t>(EPOLLOUT)) != 0;
     side.writable = side.writable || (events & (EPOLLOUT | EPOLLERR | EPOLLHUP)) != 0;
+    side.gone = side.gone || (events & (EPOLLERR | EPOLLHUP)) != 0;
     pump();
   });
 }
@@ -213,6 +250,7 @@ void Connection::end() {
   if (over_) return;
   over_ = true;
   for (sys::Loop::TimerId* timer : {&deadline_, &greeting_, &stagger_, &wake_}) box_.loop.cancel(*timer);
+  box_.turns.cancel(turn_);
   box_.resolver.cancel(ticket_);
   for (const Trial& trial : trials_) box_.loop.forget(trial.socket.get());
   trials_.clear();
@@ -220,6 +258,11 @@ void Connection::end() {
     box_.loop.forget(side->socket.get());
     side->socket.reset();
   }
+  for (Flow* flow : {&up_, &down_}) {
+    flow->pipe_in.reset();
+    flow->pipe_out.reset();
+  }
+  let_go(held_);
   box_.book.write(std::move(record_));
   // Not from here: somebody above on the stack may still be using us.
   gone_ = box_.loop.after({}, [this] {

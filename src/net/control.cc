@@ -76,6 +76,17 @@ std::vector<AddPacket> write_add(std::uint32_t id, const NetworkPolicy& policy, 
   return packets;
 }
 
+std::vector<std::string> write_known(std::uint32_t id, const std::vector<std::string>& names) {
+  constexpr std::size_t kAtOnce = 64;  // of at most 253 bytes
+  std::vector<std::string> packets;
+  for (std::size_t at = 0; at < names.size(); at += kAtOnce) {
+    Json some = Json::array();
+    for (std::size_t i = at; i < std::min(names.size(), at + kAtOnce); ++i) some.push_back(names[i]);
+    packets.push_back(Json{{"known", id}, {"some", std::move(some)}}.dump());
+  }
+  return packets;
+}
+
 std::string write_remove(std::uint32_t id) { return Json{{"remove", id}}.dump(); }
 std::string write_names() { return R"({"names": true})"; }
 
@@ -90,6 +101,12 @@ Result<Command> read_command(std::string_view message) try {
   if (json.contains("remove")) {
     command.kind = Command::Kind::remove;
     command.id = json["remove"].get<std::uint32_t>();
+    return command;
+  }
+  if (json.contains("known")) {
+    command.kind = Command::Kind::known;
+    command.id = json["known"].get<std::uint32_t>();
+    command.known = json.at("some").get<std::vector<std::string>>();
     return command;
   }
   command.kind = json.contains("add") ? Command::Kind::add : Command::Kind::more;
@@ -133,6 +150,11 @@ std::string write_used(std::uint32_t id, std::uint64_t sent, std::uint64_t recei
   return Json{{"used", id}, {"sent", sent}, {"received", received}}.dump();
 }
 
+std::string write_named(std::uint32_t id, std::size_t number, std::string_view name) {
+  return Json{{"named", id}, {"number", number}, {"name", name}}.dump();
+}
+std::string write_refused(std::uint32_t id) { return Json{{"refused", id}}.dump(); }
+
 Notice read_notice(std::string_view message) {
   const Json json = Json::parse(message, nullptr, false);
   Notice notice;
@@ -147,6 +169,14 @@ Notice read_notice(std::string_view message) {
     notice.id = static_cast<std::uint32_t>(number(json, "used"));
     notice.sent = number(json, "sent");
     notice.received = number(json, "received");
+  } else if (json.contains("named")) {
+    notice.kind = Notice::Kind::named;
+    notice.id = static_cast<std::uint32_t>(number(json, "named"));
+    notice.number = number(json, "number");
+    notice.name = text(json, "name");
+  } else if (json.contains("refused")) {
+    notice.kind = Notice::Kind::refused;
+    notice.id = static_cast<std::uint32_t>(number(json, "refused"));
   } else if (json.contains("record")) {
     notice.kind = Notice::Kind::record;
     notice.id = static_cast<std::uint32_t>(number(json, "record"));

@@ -88,8 +88,16 @@ void set_nonblocking(int fd) { (void)::fcntl(fd, F_SETFL, ::fcntl(fd, F_GETFL) |
 
 }  // namespace
 
-DnsStub::DnsStub(BoxShare& box, NameTable& names, Fd udp, Fd tcp)
-    : box_(box), names_(names), udp_(std::move(udp)), tcp_(std::move(tcp)) {
+DnsStub::DnsStub(BoxShare& box, NameTable& names, const std::vector<std::string>& known, Fd udp, Fd tcp,
+                 Announce announce)
+    : box_(box),
+      names_(names),
+      udp_(std::move(udp)),
+      tcp_(std::move(tcp)),
+      announce_(std::move(announce)),
+      announced_(known.size()) {
+  for (const std::string& name : known)
+    if (is_chosen(box_.policy, name)) chosen_.insert(name);
   if (udp_) {
     const int on = 1;
     (void)::setsockopt(udp_.get(), IPPROTO_IPV6, IPV6_RECVPKTINFO, &on, sizeof on);
@@ -126,6 +134,7 @@ void DnsStub::on_tcp() {
   Fd socket{::accept4(tcp_.get(), nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK)};
   if (!socket) return;
   if (streams_.size() >= kMostStreams) drop_stream(streams_.begin()->first);  // the oldest
+  if (!box_.descriptors.try_take(box_.files, 1)) return;
   const std::uint64_t number = next_++;
   const int fd = socket.get();
   Stream& stream = streams_[number];
@@ -138,24 +147,44 @@ void DnsStub::drop_stream(std::uint64_t number) {
   const auto found = streams_.find(number);
   if (found == streams_.end()) return;
   box_.loop.cancel(found->second.patience);
+  box_.loop.cancel(found->second.more);
+  box_.descriptors.give_back(box_.files, 1);
   box_.loop.forget(found->second.socket.get());
   streams_.erase(found);
 }
 
 void DnsStub::on_stream(std::uint64_t number) {
   Stream& stream = streams_.at(number);
+  if (stream.more != 0) return;  // first what it has asked already
   std::array<char, kMostMessage> buffer;
   const ssize_t got = ::recv(stream.socket.get(), buffer.data(), buffer.size(), MSG_DONTWAIT);
   if (got < 0 && (errno == EAGAIN || errno == EINTR)) return;
   if (got <= 0) return drop_stream(number);
   stream.in.append(buffer.data(), static_cast<std::size_t>(got));
-  for (int i = 0; i < kBatch && streams_.contains(number) && stream.in.size() >= 2; ++i) {
-    const std::size_t size = static_cast<std::size_t>(static_cast<unsigned char>(stream.in[0])) << 8 |
-                             static_cast<unsigned char>(stream.in[1]);
+  answer_stream(number);
+}
+
+// So many at once; the rest when others have had their turn.
+void DnsStub::answer_stream(std::uint64_t number) {
+  Stream& stream = streams_.at(number);
+  std::size_t at = 0;
+  for (int i = 0;; ++i) {
+    const std::string_view rest = std::string_view{stream.in}.substr(at);
+    if (rest.size() < 2) break;
+    const std::size_t size =
+        static_cast<std::size_t>(static_cast<unsigned char>(rest[0])) << 8 | static_cast<unsigned char>(rest[1]);
     if (size > kMostMessage) return drop_stream(number);
-    if (stream.in.size() < 2 + size) return;
-    const auto question = read_question(std::string_view{stream.in}.substr(2, size));
-    stream.in.erase(0, 2 + size);
+    if (rest.size() < 2 + size) break;
+    if (i >= kBatch) {
+      if (stream.more == 0)
+        stream.more = box_.loop.after({}, [this, number] {
+          streams_.at(number).more = 0;
+          answer_stream(number);
+        });
+      break;
+    }
+    const auto question = read_question(rest.substr(2, size));
+    at += 2 + size;
     if (!question) return drop_stream(number);
     answer(*question, [this, number](const std::string& reply) {
       const auto found = streams_.find(number);
@@ -167,8 +196,10 @@ void DnsStub::on_stream(std::uint64_t number) {
           static_cast<ssize_t>(framed.size()))
         drop_stream(number);
     });
+    if (!streams_.contains(number)) return;
   }
-  if (streams_.contains(number) && stream.in.size() > 2 * kMostMessage) drop_stream(number);
+  stream.in.erase(0, at);
+  if (stream.in.size() > 2 * kMostMessage) drop_stream(number);
 }
 
 void DnsStub::refuse(const DnsQuestion& question, std::string reason, DnsCode code, const Reply& reply) {
@@ -179,25 +210,18 @@ void DnsStub::refuse(const DnsQuestion& question, std::string reason, DnsCode co
   reply(write_answer(question, code));
 }
 
-void DnsStub::answer(const DnsQuestion& question, Reply reply) {
+void DnsStub::answer(const DnsQuestion& question, const Reply& reply) {
   if (question.problem != DnsCode::no_error) return reply(write_answer(question, question.problem));
   if (!may_resolve(box_.policy, question.name))
     return refuse(question, "no entry of the list names this host", DnsCode::no_name, reply);
   if (question.type != kTypeA && question.type != kTypeAaaa) return reply(write_answer(question, DnsCode::no_error));
-  // Below a wildcard the guest chooses what a resolver hears: that is bytes that leave.
-  const bool chosen = std::none_of(box_.policy.rules.begin(), box_.policy.rules.end(), [&](const NetRule& rule) {
-    return rule.kind == NetRule::Kind::name && rule.name == question.name;
-  });
-  if (chosen && !chosen_.contains(question.name)) {
-    if (chosen_.size() >= NameTable::kMostChosen)
-      return refuse(question, fmt::format("more than {} names", NameTable::kMostChosen), DnsCode::server_failure,
-                    reply);
-    if (box_.may_take() < question.name.size())
-      return refuse(question, "the byte budget is used up", DnsCode::server_failure, reply);
-    box_.taken += question.name.size();
-    chosen_.insert(question.name);
-  }
+  const bool chosen = is_chosen(box_.policy, question.name);
+  if (chosen && !chosen_.contains(question.name) && chosen_.size() >= NameTable::kMostChosen)
+    return refuse(question, fmt::format("more than {} names", NameTable::kMostChosen), DnsCode::server_failure, reply);
   if (open_.size() >= kMostOpen) return reply(write_answer(question, DnsCode::server_failure));
+  if (!box_.pay_for_question(question.name))
+    return refuse(question, "the byte budget is used up", DnsCode::server_failure, reply);
+  if (chosen) chosen_.insert(question.name);
   const std::uint64_t number = next_++;
   open_.emplace(number, Open{});
   const Resolver::Ticket ticket =
@@ -223,7 +247,14 @@ void DnsStub::tell(const DnsQuestion& question, const Resolved& resolved, const 
     return refuse(question, fmt::format("the name resolves to a {} address", kind), DnsCode::no_name, reply);
   const auto number = names_.add(question.name);
   if (!number) return refuse(question, "too many names", DnsCode::server_failure, reply);
-  reply(write_answer(question, DnsCode::no_error, NameTable::address(*number, question.type == kTypeAaaa)));
+  const std::string message =
+      write_answer(question, DnsCode::no_error, NameTable::address(*number, question.type == kTypeAaaa));
+  if (*number < announced_) return reply(message);
+  const auto then = [this, number = *number, reply, message] {
+    announced_ = std::max(announced_, number + 1);
+    reply(message);
+  };
+  if (!announce_(*number, question.name, then)) reply(write_answer(question, DnsCode::server_failure));
 }
 
 }  // namespace pctx::net

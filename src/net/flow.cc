@@ -9,23 +9,35 @@
 
 #include <fmt/format.h>
 
+#include "base/units.h"
 #include "net/connection.h"
 
 namespace pctx::net {
 namespace {
 
-constexpr std::size_t kPiece = 1024 * 1024;  // at once, where no rate says less
-constexpr int kTurn = 16;                    // reads and writes; then it is another connection's turn
-constexpr std::size_t kCheckedPiece = 16 * 1024;
+constexpr std::size_t kPiece = 1_MiB;  // at once, where no rate says less
+constexpr std::size_t kCheckedPiece = 16_KiB;
 
 std::array<char, kCheckedPiece> buffer;  // one thread, and nothing stays in it
 
 }  // namespace
 
+// Whether the gate has something on its way whose answer it must see first.
+bool Connection::waiting() const {
+  const auto ask = [](const auto& gate) {
+    if constexpr (std::is_same_v<std::decay_t<decltype(gate)>, std::monostate>)
+      return false;
+    else
+      return gate.waiting();
+  };
+  return std::visit(ask, gate_);
+}
+
 // Whether bytes of this direction pass through the gate.
 bool Connection::checking(bool up) const {
-  if (const auto* tls = std::get_if<TlsGate>(&gate_)) return up && !tls->done();
-  if (const auto* http = std::get_if<HttpGate>(&gate_)) return up ? !http->done() : http->waiting();
+  if (!up) return waiting();
+  if (const auto* tls = std::get_if<TlsGate>(&gate_)) return !tls->done();
+  if (const auto* http = std::get_if<HttpGate>(&gate_)) return !http->done();
   return false;
 }
 
@@ -36,14 +48,15 @@ void Connection::pump() {
   const Move down = server_.socket ? move(server_, guest_, down_, false) : Move::waiting;
   if (over_) return;
   // What the server said may have opened the gate.
-  if (up == Move::waiting && std::holds_alternative<HttpGate>(gate_)) up = move(guest_, server_, up_, true);
+  if (up == Move::waiting && gate_.index() != 0) up = move(guest_, server_, up_, true);
   if (over_) return;
   if (up_.finished && down_.finished) return end();
-  if (up == Move::again || down == Move::again) wake_after({});
+  if ((up == Move::again || down == Move::again) && turn_ == 0)
+    turn_ = box_.turns.wait(box_.turn, [this] { turn_ = 0, pump(); });
 }
 
 Connection::Move Connection::move(Side& from, Side& to, Flow& flow, bool up) {
-  for (int turn = 0; !flow.finished; ++turn) {
+  while (!flow.finished) {
     if (flow.in_pipe > 0 || flow.pending_at < flow.pending.size()) {
       if (!to.socket || !to.writable) return Move::waiting;
       if (const Move wrote = write_some(to, flow, up); wrote != Move::again) return wrote;
@@ -58,7 +71,8 @@ Connection::Move Connection::move(Side& from, Side& to, Flow& flow, bool up) {
     if (!from.readable) return Move::waiting;
     // Without a server there is nowhere to go, but a greeting can be looked at.
     if (!to.socket && !checking(up)) return Move::waiting;
-    if (turn >= kTurn) return Move::again;
+    const std::uint64_t turn = box_.turns.left(box_.turn);
+    if (turn == 0) return Move::again;  // others first
     TokenBucket& bucket = up ? box_.up : box_.down;
     std::uint64_t most = bucket.available(sys::Loop::Clock::now());
     if (most == 0) {
@@ -67,7 +81,7 @@ Connection::Move Connection::move(Side& from, Side& to, Flow& flow, bool up) {
     }
     if (up) most = std::min(most, box_.may_take());
     if (up && most == 0) return over_budget(from, flow);
-    const auto size = static_cast<std::size_t>(std::min<std::uint64_t>(most, kPiece));
+    const auto size = static_cast<std::size_t>(std::min<std::uint64_t>({most, turn, kPiece}));
     const Move got = checking(up) ? read_checked(from, flow, up, size) : read_some(from, flow, up, size);
     if (got != Move::again) return got;
   }
@@ -101,6 +115,7 @@ Connection::Move Connection::take_count(ssize_t got, Side& from, Flow& flow, boo
     return Move::failed;
   }
   flow.ended = got == 0;
+  box_.turns.spend(box_.turn, static_cast<std::uint64_t>(got));
   (up ? box_.up : box_.down).take(static_cast<std::uint64_t>(got));
   if (up) box_.taken += static_cast<std::uint64_t>(got);
   return Move::again;
@@ -115,12 +130,12 @@ Connection::Move Connection::read_little(Side& from, Flow& flow, bool up, std::s
 }
 
 Connection::Move Connection::read_some(Side& from, Flow& flow, bool up, std::size_t most) {
-  if (!flow.bulk) return read_little(from, flow, up, most);
+  if (!flow.bulk || flow.pipeless) return read_little(from, flow, up, most);
   if (!flow.pipe_in) {
     int ends[2];
-    if (::pipe2(ends, O_CLOEXEC | O_NONBLOCK) != 0) {
-      cut("the relay has no descriptors left", true);
-      return Move::failed;
+    if (!hold(2) || ::pipe2(ends, O_CLOEXEC | O_NONBLOCK) != 0) {
+      flow.pipeless = true;
+      return read_little(from, flow, up, most);
     }
     flow.pipe_out = Fd{ends[0]};
     flow.pipe_in = Fd{ends[1]};
@@ -133,23 +148,28 @@ Connection::Move Connection::read_some(Side& from, Flow& flow, bool up, std::siz
 }
 
 Connection::Move Connection::read_checked(Side& from, Flow& flow, bool up, std::size_t most) {
-  auto* http = std::get_if<HttpGate>(&gate_);
-  if (up && http != nullptr && http->waiting()) return Move::waiting;  // until the server has spoken
+  if (up && waiting()) {  // until the server has spoken
+    if (from.gone) {
+      cut("", true);
+      return Move::failed;
+    }
+    flow.ended = down_.finished;  // it never will
+    return flow.ended ? Move::again : Move::waiting;
+  }
   const ssize_t got = ::recv(from.socket.get(), buffer.data(), std::min(most, buffer.size()), MSG_DONTWAIT);
   if (const Move taken = take_count(got, from, flow, up); got < 0) return taken;
   const std::string_view bytes{buffer.data(), static_cast<std::size_t>(got)};
   bool good = true, passed = false;
   std::string_view reason;
-  if (auto* tls = std::get_if<TlsGate>(&gate_)) {
-    good = tls->feed(bytes, flow.pending);
-    passed = tls->passed();
-    reason = tls->reason();
-  } else if (http != nullptr) {
-    if (!up) flow.pending += bytes;
-    good = up ? http->feed(bytes, flow.pending) : http->answer(bytes, up_.pending);
-    passed = http->passed();
-    reason = http->reason();
-  }
+  if (!up) flow.pending += bytes;
+  const auto show = [&](auto& gate) {
+    if constexpr (!std::is_same_v<std::decay_t<decltype(gate)>, std::monostate>) {
+      good = up ? gate.feed(bytes, flow.pending) : gate.answer(bytes, up_.pending);
+      passed = gate.passed();
+      reason = gate.reason();
+    }
+  };
+  std::visit(show, gate_);
   if (!good) {
     cut(std::string{reason}, false);
     return Move::failed;

@@ -34,15 +34,28 @@ struct Fed {
   bool done = false;
 };
 
+// `answer`: what the server says as soon as the gate waits for it.
 template <class Gate>
-Fed feed(Gate gate, const std::string& bytes, std::size_t piece) {
+Fed feed(Gate gate, const std::string& bytes, std::size_t piece, const std::string& answer = "") {
   Fed fed;
-  for (std::size_t at = 0; at < bytes.size() && fed.ok; at += piece)
+  for (std::size_t at = 0; at < bytes.size() && fed.ok; at += piece) {
     fed.ok = gate.feed(bytes.substr(at, piece), fed.out);
+    for (std::size_t told = 0; fed.ok && gate.waiting() && told < answer.size(); told += piece)
+      fed.ok = gate.answer(answer.substr(told, piece), fed.out);
+  }
   fed.reason = gate.reason();
   fed.done = gate.done();
   return fed;
 }
+
+std::string server_hello(const std::string& random) {
+  return record("\x02" + sized("\x03\x03" + random + sized(std::string(32, 's'), 1) + std::string("\x13\x01\0", 3), 3));
+}
+// RFC 8446: the random of a server that asks for another hello.
+const std::string kRetry = server_hello(
+    "\xcf\x21\xad\x74\xe5\x9a\x61\x11\xbe\x1d\x8c\x02\x1e\x65\xb8\x91"
+    "\xc2\xa2\x11\x16\x7a\xbb\x8c\x5e\x07\x9e\x09\xe2\xc8\xa8\x33\x9c");
+const std::string kHello = server_hello(std::string(32, 'R'));
 
 const std::string kName = "api.example.com";
 const std::string kAlpn = extension(16, sized(sized("h2", 1), 2));
@@ -51,7 +64,7 @@ TEST(TlsGate, passes_the_right_name_unchanged) {
   for (const std::string& name : {kName, std::string("API.Example.COM"), kName + "."})
     for (const std::size_t piece : {1u, 7u, 4096u}) {
       const std::string bytes = hello(kAlpn + server_name(name)) + record("data", 23);
-      const Fed fed = feed(TlsGate(kName), bytes, piece);
+      const Fed fed = feed(TlsGate(kName), bytes, piece, kHello);
       EXPECT_TRUE(fed.ok) << fed.reason;
       EXPECT_TRUE(fed.done);
       EXPECT_EQ(fed.out, bytes);
@@ -100,19 +113,49 @@ TEST(TlsGate, cuts_everything_else_before_a_byte_has_passed) {
 }
 
 TEST(TlsGate, holds_a_second_hello_to_the_same_name) {
-  const std::string first = hello(server_name(kName)), spec = record("\x01", 20);
-  const Fed same = feed(TlsGate(kName), first + spec + first + record("x", 23), 9);
+  const std::string first = hello(server_name(kName)), spec = record("\x01", 20),
+                    other = hello(server_name("evil.com"));
+  const Fed same = feed(TlsGate(kName), first + spec + first + record("x", 23), 9, kRetry);
   EXPECT_TRUE(same.ok) << same.reason;
   EXPECT_TRUE(same.done);
-  const std::string other = hello(server_name("evil.com"));
-  for (const std::size_t piece : {1u, 50u, 5000u}) {
-    const Fed fed = feed(TlsGate(kName), first + spec + other, piece);
-    EXPECT_FALSE(fed.ok);
-    EXPECT_EQ(fed.out.find("evil"), std::string::npos);
-  }
-  // TLS 1.2 goes on with a key exchange instead.
-  const Fed old = feed(TlsGate(kName), first + record("\x10" + sized("keys of the client", 3)) + spec + record("x"), 3);
-  EXPECT_TRUE(old.done);
+  // Whatever the server said, or if it said nothing that we know: before a cipher is changed, a hello is a hello.
+  for (const std::string& answer : {kRetry, kHello, std::string("HTTP/1.1 400\r\n"), record("\x02x", 21) + kRetry})
+    for (const std::string& between : {std::string{}, answer == kHello ? std::string{} : spec})
+      for (const std::size_t piece : {1u, 50u, 5000u}) {
+        const Fed fed = feed(TlsGate(kName), first + between + other, piece, answer);
+        EXPECT_FALSE(fed.ok);
+        EXPECT_EQ(fed.out.find("evil"), std::string::npos);
+      }
+  // Asked for another hello, a client has nothing else to say.
+  EXPECT_FALSE(feed(TlsGate(kName), first + record("x", 23), 4096, kRetry).ok);
+  EXPECT_FALSE(feed(TlsGate(kName), first + record("\x10keys"), 4096, kRetry).ok);
+}
+
+TEST(TlsGate, waits_for_the_answer_to_a_hello) {
+  const std::string first = hello(server_name(kName)), other = hello(server_name("evil.com"));
+  TlsGate gate(kName);
+  std::string out;
+  ASSERT_TRUE(gate.feed(first + other, out));
+  EXPECT_EQ(out, first) << "what it means depends on the answer";
+  EXPECT_TRUE(gate.waiting());
+  ASSERT_TRUE(gate.answer(record("\x01p", 21), out)) << "a warning is no answer";
+  EXPECT_TRUE(gate.waiting());
+  EXPECT_FALSE(gate.answer(kRetry, out));
+  EXPECT_EQ(out, first);
+}
+
+// A session of TLS 1.2 that is resumed ends with an encrypted message of the handshake, which begins with any byte.
+TEST(TlsGate, takes_no_encrypted_message_for_a_hello) {
+  const std::string first = hello(server_name(kName)), spec = record("\x01", 20);
+  for (int byte = 0; byte < 256; ++byte)
+    for (const std::size_t piece : {1u, 4096u}) {
+      const std::string bytes = first + spec + record(std::string(1, static_cast<char>(byte)) + std::string(39, 'e'));
+      const Fed fed = feed(TlsGate(kName), bytes, piece, kHello + spec + record("encrypted"));
+      EXPECT_TRUE(fed.ok && fed.done) << byte;
+      EXPECT_EQ(fed.out, bytes);
+    }
+  const std::string keys = first + record("\x10" + sized("keys of the client", 3)) + spec + record("\x01x");
+  EXPECT_EQ(feed(TlsGate(kName), keys, 3, kHello).out, keys);
 }
 
 // Seen with OpenSSL: it ignores the old field for the version, and skips early data before it asks for another hello.
@@ -121,14 +164,14 @@ TEST(TlsGate, holds_a_second_hello_to_the_same_name_however_it_is_dressed) {
   std::string odd = hello(server_name("evil.example"));
   odd[10] = 5;  // of 3.5
   for (const std::size_t piece : {1u, 4096u}) {
-    const Fed fed = feed(TlsGate(kName), first + odd, piece);
+    const Fed fed = feed(TlsGate(kName), first + odd, piece, kRetry);
     EXPECT_FALSE(fed.ok);
     EXPECT_EQ(fed.out.find("evil"), std::string::npos);
   }
   const Fed early = feed(TlsGate(kName), hello(server_name(kName) + extension(42, "")) + record("x", 23), 4096);
   EXPECT_FALSE(early.ok);
   EXPECT_EQ(early.out, "");
-  EXPECT_FALSE(feed(TlsGate(kName), first + record("x", 24), 4096).ok);
+  EXPECT_FALSE(feed(TlsGate(kName), first + record("x", 24), 4096, kHello).ok);
 }
 
 TEST(TlsGate, does_not_hold_the_first_hello_for_the_second) {

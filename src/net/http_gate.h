@@ -9,11 +9,13 @@
 #include <string>
 #include <string_view>
 
+#include "base/units.h"
+
 namespace pctx::net {
 
 class HttpGate {
  public:
-  static constexpr std::size_t kMostHeld = 16 * 1024;
+  static constexpr std::size_t kMostHeld = 16_KiB;
 
   // `name` empty: any host will do, the framing is followed all the same.
   HttpGate(std::string name, std::uint16_t port) : name_(std::move(name)), port_(port) {}

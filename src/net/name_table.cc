@@ -9,6 +9,10 @@ static_assert(NameTable::kMost <= 0xfe00);
 
 }  // namespace
 
+NameTable::NameTable(const std::vector<std::string>& names) {
+  for (const std::string& name : names) (void)add(name);
+}
+
 std::optional<std::size_t> NameTable::add(std::string_view name) {
   if (const auto found = numbers_.find(name); found != numbers_.end()) return found->second;
   if (names_.size() == kMost) return std::nullopt;

@@ -17,6 +17,10 @@ class NameTable {
   static constexpr std::size_t kMostChosen = 1024;                  // names below a wildcard, which the guest makes up
   static constexpr std::size_t kMost = kMostChosen + kMaxNetRules;  // so that those of the list always have room
 
+  NameTable() = default;
+  // Goes on where the table of another relay ended: what a guest was told holds.
+  explicit NameTable(const std::vector<std::string>& names);
+
   // The name's number, a new one if it has none yet; nothing if the table is full.
   std::optional<std::size_t> add(std::string_view name);
   // The name that an address stands for; nullptr if none.

@@ -6,6 +6,7 @@ namespace pctx::net {
 namespace {
 
 constexpr std::uint8_t kTcp = 6, kUdp = 17, kIcmp = 1, kIcmp6 = 58;
+constexpr std::uint8_t kHopByHop = 0, kRouting = 43, kFragment = 44, kDestination = 60;
 constexpr std::uint8_t kSyn = 2, kRst = 4, kAck = 16;
 
 std::uint8_t byte(std::string_view bytes, std::size_t at) { return static_cast<std::uint8_t>(bytes[at]); }
@@ -68,6 +69,18 @@ std::string unreachable(const Attempt& attempt) {
   return out;
 }
 
+// Past what IPv6 may have between its header and the transport's. False: this is a later piece, or not all is there.
+bool skip_extensions(std::string_view packet, std::size_t& header, std::uint8_t& protocol) {
+  while (protocol == kHopByHop || protocol == kRouting || protocol == kFragment || protocol == kDestination) {
+    if (packet.size() < header + 8) return false;
+    if (protocol == kFragment && (number(packet, header + 2, 2) & 0xfff8) != 0) return false;
+    const std::size_t size = protocol == kFragment ? 8 : (static_cast<std::size_t>(byte(packet, header + 1)) + 1) * 8;
+    protocol = byte(packet, header);
+    header += size;
+  }
+  return packet.size() >= header + 8;
+}
+
 }  // namespace
 
 std::optional<Attempt> read_attempt(std::string_view packet) {
@@ -85,6 +98,7 @@ std::optional<Attempt> read_attempt(std::string_view packet) {
   } else if (version == 6) {
     if (packet.size() < header + 8) return std::nullopt;
     protocol = byte(packet, 6);
+    if (!skip_extensions(packet, header, protocol)) return std::nullopt;
     attempt.from = address_at(packet, 8, true);
     attempt.to = address_at(packet, 24, true);
   } else {

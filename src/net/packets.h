@@ -19,7 +19,7 @@ struct Attempt {
   std::string head;  // what an ICMP answer quotes
 };
 
-// A packet that starts with its IP header. Nothing: no attempt (fragments, answers, anything but a SYN or UDP).
+// A packet that starts with its IP header. Nothing: no attempt (later fragments, answers, anything but a SYN or UDP).
 std::optional<Attempt> read_attempt(std::string_view packet);
 // A whole packet, header included, for a raw socket.
 std::string refusal(const Attempt& attempt);

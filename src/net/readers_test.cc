@@ -92,6 +92,13 @@ TEST(NameTable, is_bounded) {
       EXPECT_EQ(*table.find(NameTable::address(number, v6)), "n" + std::to_string(number));
 }
 
+TEST(NameTable, goes_on_where_another_ended) {
+  NameTable table(std::vector<std::string>{"a.example", "b.example"});
+  EXPECT_EQ(*table.find(ip("198.18.1.1")), "b.example");
+  EXPECT_EQ(table.add("a.example"), 0u);
+  EXPECT_EQ(table.add("c.example"), 2u) << "what was told of another name stays that name's";
+}
+
 std::string query(std::string_view name, std::uint16_t type) { return write_query(0x1234, name, type); }
 
 TEST(Dns, reads_a_question_and_repeats_it) {
@@ -226,6 +233,28 @@ TEST(Packets, ignore_what_is_no_attempt) {
   std::string fragment = whole;
   fragment[7] = 1;
   EXPECT_FALSE(read_attempt(fragment));
+}
+
+TEST(Packets, find_the_transport_behind_what_ipv6_has_before_it) {
+  const std::string plain = syn(true);
+  const auto with = [&](std::uint8_t protocol, const std::string& extensions) {
+    std::string packet = plain;
+    packet[6] = static_cast<char>(protocol);
+    return read_attempt(packet.insert(40, extensions));
+  };
+  const std::string first("\x06\0\0\x01\0\0\0\x07", 8), later("\x06\0\x05\xb0\0\0\0\x07", 8);
+  ASSERT_TRUE(with(44, first)) << "the first part of a datagram tells where it goes";
+  EXPECT_EQ(with(44, first)->to_port, 22);
+  EXPECT_FALSE(with(44, later));
+  for (const std::uint8_t kind : {std::uint8_t{0}, std::uint8_t{43}, std::uint8_t{60}}) {
+    const std::string option = std::string("\x06\x01", 2) + std::string(14, '\0');
+    ASSERT_TRUE(with(kind, option)) << int{kind};
+    EXPECT_EQ(with(kind, option)->to_port, 22);
+    std::string both = option;
+    both[0] = 44;
+    EXPECT_TRUE(with(kind, both + first)) << int{kind};
+    EXPECT_FALSE(with(kind, std::string("\x06\xff", 2) + std::string(14, '\0'))) << "longer than the packet";
+  }
 }
 
 Action decided(const char* name, std::array<std::uint64_t, 3> args = {}) {

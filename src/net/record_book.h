@@ -17,6 +17,7 @@ class RecordBook {
   static constexpr std::size_t kMost = 1000;
 
   void write(ConnectionRecord record);
+  void leave_out(std::uint64_t attempts) { record_.left_out += attempts; }
   const std::vector<ConnectionRecord>& lines() const { return record_.connections; }
   // The record in packets for the control socket, each below `most` bytes.
   std::vector<std::string> packets(std::uint32_t id, std::uint64_t sent, std::uint64_t received,

@@ -71,8 +71,11 @@ bool Relay::alive() const { return !state_->dead; }
 const std::optional<Error>& Relay::failure() const { return state_->failure; }
 pid_t Relay::pid() const { return state_->pid; }
 
-Result<void> Relay::add(std::uint32_t id, const NetworkPolicy& policy, const NetworkEnds& ends) {
+Result<void> Relay::add(std::uint32_t id, const NetworkPolicy& policy, const NetworkEnds& ends,
+                        const std::vector<std::string>& known) {
   if (state_->failure) return *state_->failure;
+  for (const std::string& packet : net::write_known(id, known))
+    PCTX_TRY(send_patiently(state_->control.get(), packet, {}));
   for (const net::AddPacket& packet : net::write_add(id, policy, ends))
     PCTX_TRY(send_patiently(state_->control.get(), packet.text, packet.fds));
   state_->boxes.try_emplace(id);
@@ -92,13 +95,14 @@ void Relay::reload_names() {
   if (resolv && hosts) (void)send_patiently(state_->control.get(), net::write_names(), {resolv->get(), hosts->get()});
 }
 
-void Relay::serve(const OnRecord& on_record) {
+void Relay::serve(const Listener& listener) {
   std::vector<std::pair<std::uint32_t, NetworkRecord>> told;
+  std::vector<std::uint32_t> refused;
   for (int i = 0; i < kMostPackets && !state_->dead; ++i) {
     wire::Packet packet;
     const wire::Received received = wire::receive(state_->control.get(), packet);
     if (received == wire::Received::nothing) break;
-    if (received == wire::Received::end) {
+    if (received != wire::Received::packet) {
       state_->dead = true;
       break;
     }
@@ -107,6 +111,8 @@ void Relay::serve(const OnRecord& on_record) {
     const auto box = state_->boxes.find(notice.id);
     if (box == state_->boxes.end()) continue;
     if (notice.kind == net::Notice::Kind::used) box->second = {notice.sent, notice.received};
+    if (notice.kind == net::Notice::Kind::named) listener.named(notice.id, notice.number, notice.name);
+    if (notice.kind == net::Notice::Kind::refused) refused.push_back(notice.id);
     std::uint32_t id = 0;
     if (notice.kind != net::Notice::Kind::record) continue;
     if (const auto whole = state_->reader.read(packet.text, id); !whole || !*whole) continue;
@@ -122,7 +128,8 @@ void Relay::serve(const OnRecord& on_record) {
       told.emplace_back(id, std::move(record));
     }
   // Last: what is called may start another relay in this one's place.
-  for (auto& [id, record] : told) on_record(id, std::move(record));
+  for (const std::uint32_t id : refused) listener.refused(id);
+  for (auto& [id, record] : told) listener.record(id, std::move(record));
 }
 
 }  // namespace pctx

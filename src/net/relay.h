@@ -51,7 +51,14 @@ struct NetworkRecord {
 
 class Relay {
  public:
-  using OnRecord = std::function<void(std::uint32_t id, NetworkRecord record)>;
+  // What it tells its owner. Each is called from `serve`.
+  struct Listener {
+    std::function<void(std::uint32_t id, NetworkRecord record)> record;
+    // A guest is about to hear of an address, the `number`-th, that stands for `name`.
+    std::function<void(std::uint32_t id, std::size_t number, std::string name)> named;
+    // There were not enough descriptors for this box; it is not served.
+    std::function<void(std::uint32_t id)> refused;
+  };
 
   // Forks and returns at once. The caller has a single thread. What keeps the process from confining itself is told
   // by `failure`, after which it is gone: a relay that is not confined serves nobody.
@@ -62,13 +69,15 @@ class Relay {
   ~Relay();  // ends the process and its connections
 
   int fd() const;  // readable: call serve()
-  // Sends duplicates; the caller keeps the ends, for another relay should this one die.
-  Result<void> add(std::uint32_t id, const NetworkPolicy& policy, const NetworkEnds& ends);
+  // Sends duplicates; the caller keeps the ends, for another relay should this one die. `known`: what `named` told of
+  // this box when another relay had it.
+  Result<void> add(std::uint32_t id, const NetworkPolicy& policy, const NetworkEnds& ends,
+                   const std::vector<std::string>& known = {});
   // Cuts what is open; the record comes through `serve`.
   void remove(std::uint32_t id);
   // Reads what the relay tells. If it died, every box that it had gets a record that is not complete, whose totals are
   // the last it told; the owner starts another and adds them again, with what is left of `bytes`.
-  void serve(const OnRecord& on_record);
+  void serve(const Listener& listener);
   bool alive() const;
   const std::optional<Error>& failure() const;
   // The host's /etc/resolv.conf and /etc/hosts have changed: reads them again and passes them on.

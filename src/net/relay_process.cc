@@ -3,11 +3,13 @@
 #include <sys/epoll.h>
 #include <sys/prctl.h>
 
+#include <algorithm>
 #include <csignal>
 #include <cstring>
 #include <deque>
 #include <map>
 
+#include "base/units.h"
 #include "net/box_network.h"
 #include "net/confine.h"
 #include "net/control.h"
@@ -21,13 +23,16 @@ namespace {
 
 using namespace std::chrono_literals;
 constexpr auto kTellUsed = 250ms;
-constexpr std::size_t kRecordPacket = 48 * 1024;
+constexpr std::size_t kRecordPacket = 48_KiB;
 constexpr std::size_t kMostConfig = 1 << 20;
+constexpr std::size_t kMostUntold = 4096;  // packets that the owner has not taken yet
 
 class RelayServer {
  public:
-  RelayServer(sys::Loop& loop, Resolver& resolver, Fd control)
-      : loop_(loop), resolver_(resolver), control_(std::move(control)) {}
+  RelayServer(sys::Loop& loop, Resolver& resolver, Fd control, std::size_t descriptors)
+      : loop_(loop), resolver_(resolver), control_(std::move(control)), turns_(loop), descriptors_(descriptors) {
+    descriptors_.make_room = [this](std::size_t count) { make_room(count); };
+  }
 
   void run() {
     tell(write_ready());
@@ -39,6 +44,12 @@ class RelayServer {
   struct Adding {
     NetworkPolicy policy;
     NetworkEnds ends;
+    std::size_t count = 0;  // of ends
+    std::vector<std::string> known;
+  };
+  struct Message {
+    std::string text;
+    std::function<void()> sent;
   };
   struct Box {
     std::unique_ptr<BoxNetwork> network;
@@ -64,25 +75,66 @@ class RelayServer {
         return reload(packet);
       case Command::Kind::remove:
         return remove(command->id);
+      case Command::Kind::known: {
+        auto& known = adding_[command->id].known;
+        known.insert(known.end(), command->known.begin(), command->known.end());
+        return;
+      }
       case Command::Kind::add:
-        adding_[command->id] = {std::move(command->policy), {}};
+        adding_[command->id].policy = std::move(command->policy);
         [[fallthrough]];
       case Command::Kind::more:
+        if (received == wire::Received::stripped) return refuse(command->id);
         return add(*command, packet);
     }
   }
 
+  // This box only: for the others there is enough.
+  void refuse(std::uint32_t id) {
+    if (adding_.erase(id) > 0) tell(write_refused(id));
+  }
+
   void add(const Command& command, wire::Packet& packet) {
-    Adding& adding = adding_[command.id];
+    const auto found = adding_.find(command.id);
+    if (found == adding_.end()) return;  // it was refused
+    Adding& adding = found->second;
     for (std::size_t i = 0; i < packet.fds.size() && i < command.places.size(); ++i)
-      (void)put_end(adding.ends, command.places[i], std::move(packet.fds[i]));
+      adding.count += put_end(adding.ends, command.places[i], std::move(packet.fds[i])) ? 1 : 0;
     if (!command.complete) return;
+    if (!descriptors_.take_ends(adding.count)) return refuse(command.id);
     Adding whole = std::move(adding);
-    adding_.erase(command.id);
+    adding_.erase(found);
     const bool bounded = whole.policy.bytes.has_value();
+    const auto announce = [this, id = command.id](std::size_t number, const std::string& name,
+                                                  std::function<void()> then) {
+      return this->announce(id, number, name, std::move(then));
+    };
     boxes_[command.id].network =
-        std::make_unique<BoxNetwork>(loop_, resolver_, std::move(whole.policy), std::move(whole.ends));
+        std::make_unique<BoxNetwork>(Surroundings{loop_, resolver_, turns_, descriptors_},
+                                     BoxNetwork::Parts{std::move(whole.policy), std::move(whole.ends), whole.count,
+                                                       std::move(whole.known), announce});
     if (bounded && teller_ == 0) tell_used();
+  }
+
+  // From the box that has most, and more than everybody may have.
+  void make_room(std::size_t count) {
+    const std::size_t wanted = descriptors_.free() + count;
+    while (descriptors_.free() < wanted) {
+      const auto most = std::max_element(boxes_.begin(), boxes_.end(), [](const auto& one, const auto& other) {
+        return one.second.network->share().files.held < other.second.network->share().files.held;
+      });
+      if (most == boxes_.end() || most->second.network->share().files.held <= descriptors_.guaranteed() ||
+          !most->second.network->yield())
+        return;
+    }
+  }
+
+  bool announce(std::uint32_t id, std::size_t number, const std::string& name, std::function<void()> then) {
+    if (outbox_.size() >= kMostUntold) return false;
+    tell(write_named(id, number, name), [this, id, then = std::move(then)] {
+      if (boxes_.contains(id)) then();
+    });
+    return true;
   }
 
   void remove(std::uint32_t id) {
@@ -117,20 +169,22 @@ class RelayServer {
     teller_ = bounded ? loop_.after(kTellUsed, [this] { tell_used(); }) : 0;
   }
 
-  void tell(std::string packet) {
-    outbox_.push_back(std::move(packet));
+  void tell(std::string text, std::function<void()> sent = {}) {
+    outbox_.push_back({std::move(text), std::move(sent)});
     flush();
   }
 
   void flush() {
     while (!outbox_.empty()) {
-      if (!wire::send(control_.get(), outbox_.front())) {
+      if (!wire::send(control_.get(), outbox_.front().text)) {
         if (errno != EAGAIN && errno != ENOBUFS) ::_exit(0);
         if (!blocked_) watch(EPOLLIN | EPOLLOUT);
         blocked_ = true;
         return;
       }
+      const std::function<void()> sent = std::move(outbox_.front().sent);
       outbox_.pop_front();
+      if (sent) sent();
     }
     if (blocked_) watch(EPOLLIN);
     blocked_ = false;
@@ -139,9 +193,11 @@ class RelayServer {
   sys::Loop& loop_;
   Resolver& resolver_;
   Fd control_;
+  Turns turns_;
+  Descriptors descriptors_;
   std::map<std::uint32_t, Adding> adding_;
   std::map<std::uint32_t, Box> boxes_;
-  std::deque<std::string> outbox_;
+  std::deque<Message> outbox_;
   bool blocked_ = false;
   sys::Loop::TimerId teller_ = 0;
 };
@@ -171,8 +227,8 @@ Result<void> serve(Fd& control) {
   sys::Loop loop = PCTX_TRY(sys::Loop::make());
   const std::unique_ptr<Resolver> resolver = PCTX_TRY(Resolver::make(loop));
   resolver->configure(resolv.value_or(""), hosts.value_or(""));
-  PCTX_TRY(confine());
-  RelayServer{loop, *resolver, std::move(control)}.run();
+  const std::size_t descriptors = PCTX_TRY(confine());
+  RelayServer{loop, *resolver, std::move(control), descriptors}.run();
   return {};
 }
 

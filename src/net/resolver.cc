@@ -18,7 +18,7 @@ namespace pctx::net {
 namespace {
 
 using std::chrono::seconds;
-constexpr seconds kLeastTtl{1}, kMostTtl{300}, kNoNameTtl{2};
+constexpr seconds kLeastTtl{1}, kMostTtl{300}, kNoNameTtl{5}, kFailedTtl{2};
 constexpr int kNxDomain = 3;
 
 // c-ares before 1.19.1 falls back to rand() for its query ids where it cannot read /dev/urandom: ours are our own.
@@ -122,6 +122,12 @@ Resolver::Ticket Resolver::resolve(const std::string& name, Done done) {
   return tickets_.contains(ticket) ? ticket : 0;
 }
 
+bool Resolver::knows(const std::string& name) const {
+  if (hosts_.contains(name) || questions_.contains(name)) return true;
+  const auto kept = kept_.find(name);
+  return kept != kept_.end() && kept->second.until > sys::Loop::Clock::now();
+}
+
 void Resolver::cancel(Ticket& ticket) {
   if (const auto found = tickets_.find(ticket); found != tickets_.end()) {
     if (const auto question = questions_.find(found->second); question != questions_.end())
@@ -182,15 +188,15 @@ void Resolver::on_reply(Question& question, bool v6, int status, const unsigned 
     return ask(question);
   }
   finish(question, {question.failed ? Resolved::Status::failed : Resolved::Status::no_name, {}},
-         question.failed ? seconds{0} : kNoNameTtl);
+         question.failed ? kFailedTtl : kNoNameTtl);
 }
 
-void Resolver::finish(Question& question, Resolved resolved, seconds ttl) {
+void Resolver::finish(Question& question, const Resolved& resolved, seconds ttl) {
   const auto found = questions_.find(question.name);
   const std::unique_ptr<Question> owned = std::move(found->second);
   questions_.erase(found);
   if (kept_.size() >= kMostKept) kept_.clear();
-  if (ttl.count() > 0) kept_[owned->name] = {resolved, sys::Loop::Clock::now() + ttl};
+  kept_[owned->name] = {resolved, sys::Loop::Clock::now() + ttl};
   for (const auto& [ticket, done] : owned->waiting)
     if (tickets_.erase(ticket) > 0) done(resolved);  // one that is called may cancel another
 }

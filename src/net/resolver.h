@@ -40,6 +40,8 @@ class Resolver {
   void configure(std::string_view resolv_conf, std::string_view hosts);
   // `done` is called once, possibly before this returns (then the ticket is 0), unless the ticket is given back.
   Ticket resolve(const std::string& name, Done done);
+  // Whether `resolve` would ask nobody: the answer is here, or on its way.
+  bool knows(const std::string& name) const;
   void cancel(Ticket& ticket);
 
  private:
@@ -52,7 +54,7 @@ class Resolver {
   explicit Resolver(sys::Loop& loop);
   void ask(Question& question);
   void on_reply(Question& question, bool v6, int status, const unsigned char* bytes, int size);
-  void finish(Question& question, Resolved resolved, std::chrono::seconds ttl);
+  void finish(Question& question, const Resolved& resolved, std::chrono::seconds ttl);
   void on_socket(int fd, bool read, bool write);
   void rearm();
 

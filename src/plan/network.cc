@@ -18,7 +18,9 @@ namespace {
 constexpr std::uint16_t kDns = 53;
 constexpr IpPrefix kLoopback4{{false, {127}}, 8};
 constexpr IpPrefix kLoopback6{{true, {0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 1}}, 128};
-constexpr std::uint32_t kShown = 128;  // bytes of a packet: both headers, and options
+constexpr std::uint32_t kShown = 256;  // bytes of a packet: its headers, and their options
+// What IPv6 may have before the transport's header: hop by hop, routing, fragment, destination.
+constexpr std::uint32_t kExtensions[] = {0, 43, 44, 60};
 
 // A program of classic BPF for packets. It falls through from test to test; `leave` goes to one of two ends.
 class PacketFilter {
@@ -138,6 +140,13 @@ std::vector<sock_filter> watched(const NetworkPlan& network) {
   block = out.block();
   out.unless_equal_skip(ETH_P_IPV6);
   drop_local(out, {kLoopback6, network.own6}, true);
+  out.load(BPF_B, 6);
+  for (const std::uint32_t extension : kExtensions) {  // the reader finds its way through them, and judges itself
+    const std::size_t other = out.block();
+    out.unless_equal_skip(extension);
+    out.leave(kShown);
+    out.end_block(other);
+  }
   out.add(BPF_LDX | BPF_W | BPF_IMM, 40);
   judge_protocols(out, network, true);
   out.end_block(block);

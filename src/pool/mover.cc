@@ -44,7 +44,7 @@ int join(int directory, pid_t pid) {
     if (got == wire::Received::nothing) continue;
     Mover::Ticket ticket = 0;
     pid_t pid = 0;
-    if (got == wire::Received::end || packet.fds.size() != 1 ||
+    if (got != wire::Received::packet || packet.fds.size() != 1 ||
         std::sscanf(packet.text.c_str(), "%lu %d", &ticket, &pid) != 2)
       ::_exit(0);
     if (!wire::send(socket, fmt::format("{} {}", ticket, join(packet.fds[0].get(), pid)))) ::_exit(0);
@@ -95,7 +95,7 @@ void Mover::on_answer() {
   wire::Packet packet;
   const wire::Received got = wire::receive(socket_.get(), packet);
   if (got == wire::Received::nothing) return;
-  if (got == wire::Received::end) return stop();
+  if (got != wire::Received::packet) return stop();
   Ticket ticket = 0;
   int error = 0;
   if (std::sscanf(packet.text.c_str(), "%lu %d", &ticket, &error) != 2) return stop();

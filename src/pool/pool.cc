@@ -322,7 +322,7 @@ void Pool::on_zygote_message() {
   wire::Packet packet;
   const wire::Received received = wire::receive(zygote_.control.get(), packet);
   if (received == wire::Received::nothing) return;
-  if (received == wire::Received::end) return loop_.forget(zygote_.control.get());  // its status tells the rest
+  if (received != wire::Received::packet) return loop_.forget(zygote_.control.get());  // its status tells the rest
   if (!zygote_.ready) {
     // The name of what it imports next; in order, so that nobody buys time by going round.
     const auto now = std::find(preload_.begin(), preload_.end(), importing_);

@@ -6,6 +6,7 @@
 #include <functional>
 #include <map>
 #include <memory>
+#include <utility>
 
 #include "base/fd.h"
 #include "base/result.h"
@@ -25,7 +26,9 @@ class Loop {
   void forget(int fd);
 
   TimerId at(Clock::time_point when, std::function<void()> action);
-  TimerId after(Clock::duration delay, std::function<void()> action) { return at(Clock::now() + delay, action); }
+  TimerId after(Clock::duration delay, std::function<void()> action) {
+    return at(Clock::now() + delay, std::move(action));
+  }
   void cancel(TimerId& timer);  // 0, and already run, are fine
 
   Result<void> run();  // until stop()

@@ -28,9 +28,9 @@ Received receive(int socket, Packet& packet) {
       packet.fds.emplace_back(fd);
     }
   }
-  if (got == 0 || (message.msg_flags & (MSG_TRUNC | MSG_CTRUNC)) != 0) return Received::end;
+  if (got == 0 || (message.msg_flags & MSG_TRUNC) != 0) return Received::end;
   packet.text.resize(static_cast<std::size_t>(got));
-  return Received::packet;
+  return (message.msg_flags & MSG_CTRUNC) != 0 ? Received::stripped : Received::packet;
 }
 
 bool send(int socket, std::string_view text, const std::vector<int>& fds) {

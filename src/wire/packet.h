@@ -9,10 +9,11 @@
 
 #include "base/fd.h"
 #include "base/result.h"
+#include "base/units.h"
 
 namespace pctx::wire {
 
-inline constexpr std::size_t kMaxPacket = 128 * 1024;
+inline constexpr std::size_t kMaxPacket = 128_KiB;
 inline constexpr std::size_t kMaxFds = 16;
 
 struct Packet {
@@ -20,9 +21,10 @@ struct Packet {
   std::vector<Fd> fds;
 };
 
-enum class Received { packet, nothing, end };
+enum class Received { packet, nothing, end, stripped };
 
-// Never waits. `end`: the other side is gone, or sent what is no packet of ours (too long, too many descriptors).
+// Never waits. `end`: the other side is gone, or sent what is no packet of ours (too long). `stripped`: the text is
+// there, descriptors are missing: there were too many, or this process may have no more.
 Received receive(int socket, Packet& packet);
 // Never waits: a peer that does not read is treated as gone.
 bool send(int socket, std::string_view text, const std::vector<int>& fds = {});

@@ -4,6 +4,7 @@ import importlib.util
 import json
 import subprocess
 import sys
+import textwrap
 from pathlib import Path
 
 import pytest
@@ -65,3 +66,22 @@ def policy(tmp_path):
         return file
 
     return write
+
+
+@pytest.fixture
+def called(world, networked, sandbox_bin, tmp_path):
+    """Runs a script that decorates functions, in the world, with a Broker of its own."""
+    tmp_path.chmod(0o755)
+
+    def run(script, timeout=90):
+        file = tmp_path / "script.py"
+        file.write_text(textwrap.dedent(script))
+        env = {"PCTX_SANDBOX_SOCKET": str(world.folder / "s"), "PCTX_SANDBOX_BINARY": sandbox_bin}
+        try:
+            done = world.run(sys.executable, file, env=env, timeout=timeout)
+        finally:
+            world.run(sandbox_bin, "stop", env=env)
+        assert done.returncode == 0, done.stderr
+        return json.loads(done.stdout.splitlines()[-1])
+
+    return run

@@ -3,17 +3,13 @@
 Everything runs in an internet of the tests' own (network_world): no packet leaves this machine.
 """
 
-import ast
 import json
 import pathlib
 import shutil
 import subprocess
-import sys
-import textwrap
 import time
 
 import pytest
-import wheels
 
 
 def only(record, **wanted):
@@ -106,7 +102,7 @@ def test_private_addresses_are_opened_one_by_one(networked):
 def test_a_refused_name_is_one_ordinary_error_at_once(networked):
     report = networked('tell(attempt(socket.getaddrinfo, "b.test", 80))', "allow:a.test")
     result, seconds = report["value"]
-    assert result == "gaierror -2" and seconds < 1
+    assert result == "gaierror -2" and seconds < 5
     entry = only(report["network"], name="b.test")
     assert entry["transport"] == "dns" and not entry["allowed"] and entry["reason"]
 
@@ -145,7 +141,7 @@ def timed(order, out):
     return time.monotonic() - began
 tell([timed(b"send 20000000\\n", b""), timed(b"take 20000000\\n", bytes(20_000_000))])
 """
-    for _ in range(3):  # others on this machine can make it slower, and never faster
+    for _ in range(5):  # others on this machine can make it slower, and never faster
         report = networked(code, "allow:a.test:9000", "--net-rate", "5000000")
         assert min(report["value"]) >= 4 * 0.85, report["value"]
         if max(report["value"]) <= 4 * 1.15:
@@ -177,8 +173,11 @@ def third():
     with socket.create_connection(("db.test", 5432), timeout=5) as s: return s.recv(10).decode()
 over = attempt(third)[0]
 kept[0].close()
-time.sleep(0.3)
-tell([first, over, attempt(third)[0]])
+for _ in range(100):
+    later = attempt(third)[0]
+    if later == "ready\\n": break
+    time.sleep(0.1)
+tell([first, over, later])
 """
     report = networked(code, "allow:db.test:5432", "--net-connections", "2")
     first, over, later = report["value"]
@@ -216,13 +215,35 @@ def test_a_client_works_as_it_is(world, networked, sandbox_bin, skip_unless, cli
     assert done.returncode == 0 and '"host": "a.test"' in done.stdout, done
 
 
+LITERAL = "http://[2600::77]/x"
+CLIENTS_BY_ADDRESS = {
+    name: [word.replace("https://a.test/x", LITERAL) for word in command]
+    for name, command in CLIENTS.items()
+    if name in ("curl", "urllib", "node")
+}
+CLIENTS_BY_ADDRESS["asyncio"] = [
+    word.replace("'a.test', 443, ssl=True", "'2600::77', 80") for word in CLIENTS["asyncio"]
+]
+
+
+@pytest.mark.parametrize("client", CLIENTS_BY_ADDRESS)
+def test_a_client_reaches_an_address_of_ipv6_as_it_is(world, networked, sandbox_bin, skip_unless, client):
+    command = CLIENTS_BY_ADDRESS[client]
+    skip_unless(shutil.which(command[0]), f"{command[0]} on the PATH")
+    done = world.run(sandbox_bin, "run", "-q", "--network", "allow:[2600::77]", "--memory", "2G", "--", *command)
+    assert done.returncode == 0 and '"at": "2600::77"' in done.stdout, done
+
+
+@pytest.mark.parametrize(("entry", "url", "told"), [
+    ("a.test", "https://a.test/x", '"host": "a.test"'), ("[2600::77]", LITERAL, '"at": "2600::77"'),
+], ids=["by name", "by an address of IPv6"])  # fmt: skip
 @pytest.mark.parametrize("library", ["requests", "httpx"])
-def test_a_library_works_as_it_is(world, networked, sandbox_bin, packages, library):
-    code = f"import {library}; print({library}.get('https://a.test/x', verify='/run/ca.pem', timeout=10).text)"
-    box = [sandbox_bin, "run", "-q", "--network", "allow:a.test", "--ro", f"{world.ca}:/run/ca.pem"]
+def test_a_library_works_as_it_is(world, networked, sandbox_bin, packages, library, entry, url, told):
+    code = f"import {library}; print({library}.get('{url}', verify='/run/ca.pem', timeout=10).text)"
+    box = [sandbox_bin, "run", "-q", "--network", f"allow:{entry}", "--ro", f"{world.ca}:/run/ca.pem"]
     box += ["--ro", f"{packages}:/packages", "--env", "PYTHONPATH=/packages"]
     done = world.run(*box, "--", "python3", "-c", code)
-    assert '"host": "a.test"' in done.stdout, done
+    assert told in done.stdout, done
 
 
 @pytest.mark.root_only
@@ -269,25 +290,6 @@ def test_git_clones_over_https(world, networked, sandbox_bin, tmp_path):
 # --- functions ------------------------------------------------------------------------------------------------------
 
 
-@pytest.fixture
-def called(world, networked, sandbox_bin, tmp_path):
-    """Runs a script that decorates functions, in the world, with a Broker of its own."""
-    tmp_path.chmod(0o755)
-
-    def run(script, timeout=90):
-        file = tmp_path / "script.py"
-        file.write_text(textwrap.dedent(script))
-        env = {"PCTX_SANDBOX_SOCKET": str(world.folder / "s"), "PCTX_SANDBOX_BINARY": sandbox_bin}
-        try:
-            done = world.run(sys.executable, file, env=env, timeout=timeout)
-        finally:
-            world.run(sandbox_bin, "stop", env=env)
-        assert done.returncode == 0, done.stderr
-        return json.loads(done.stdout.splitlines()[-1])
-
-    return run
-
-
 def test_a_function_reaches_what_it_names_and_tells_of_it(called):
     value = called("""
         import json
@@ -329,118 +331,6 @@ def test_two_lists_have_two_pools_and_no_call_has_anothers(called):
             print(json.dumps([[f(h) for h in ("a.test", "b.test")] for f in (one, other, none, one)]))
     """)
     assert value == [["a.test", "URLError"], ["URLError", "b.test"], ["URLError", "URLError"], ["a.test", "URLError"]]
-
-
-def test_the_death_of_the_relay_costs_connections_only(called):
-    value = called("""
-        import json, os, re, signal, subprocess, time
-        from pctx_sandbox import sandbox
-
-        @sandbox(allow_network=["a.test", "db.test:5432"])
-        def fetch(wait):
-            import json, socket, urllib.request
-            with socket.create_connection(("db.test", 5432), timeout=20) as kept:
-                first = kept.recv(10).decode()
-                print("ready", flush=True)
-                try:
-                    cut = kept.recv(10).decode() if wait else ""
-                except OSError:
-                    cut = ""
-            return [first, cut, json.load(urllib.request.urlopen("http://a.test/", timeout=10))["host"]]
-
-        def relay():
-            status = subprocess.run([os.environ["PCTX_SANDBOX_BINARY"], "status"], capture_output=True, text=True)
-            broker = re.search(r"pid (\\d+)", status.stdout).group(1)
-            for pid in filter(str.isdigit, os.listdir("/proc")):
-                try:
-                    told = dict(line.split(":", 1) for line in open(f"/proc/{pid}/status") if ":" in line)
-                except OSError:
-                    continue
-                if told["Name"].strip() == "pctx-relay" and told["PPid"].strip() == broker:
-                    return int(pid)
-
-        if __name__ == "__main__":
-            before = fetch(False)
-            future = fetch.submit(True)
-            time.sleep(1)
-            first = relay()
-            os.kill(first, signal.SIGKILL)
-            print(json.dumps([before, future.result(timeout=60), fetch(False), first != relay()]))
-    """)
-    assert value == [["ready\n", "", "a.test"]] * 3 + [True]
-
-
-# --- building Environments
-
-
-@pytest.fixture
-def index(world, networked, sandbox_bin):
-    """An index at index.test whose pages link to files.test. build(...) builds there; what it prints is its report."""
-    names = {"index.test": {"A": ["5.5.5.5"]}, "files.test": {"A": ["5.5.5.6"]}, "evil.test": {"A": ["5.5.5.7"]}}
-    world.names(names)
-    files = world.folder / "www/packages"
-    files.mkdir(parents=True, exist_ok=True)
-
-    def publish(name, file):
-        page = world.folder / "www/simple" / name / "index.html"
-        page.parent.mkdir(parents=True, exist_ok=True)
-        page.write_text(f'<html><body><a href="http://files.test/files/packages/{file}">{file}</a></body></html>')
-
-    def build(*words, **more):
-        env = {
-            "UV_DEFAULT_INDEX": "http://index.test/files/simple",
-            "PIP_CONFIG_FILE": "/dev/null",
-            "UV_NO_CONFIG": "1",
-        }
-        env |= {"PIP_FIND_LINKS": "", "PCTX_SANDBOX_CACHE_DIR": str(world.folder / "cache"), **more}
-        return world.run(sandbox_bin, "env", "build", "--json", *words, env=env, timeout=120)
-
-    return files, publish, build
-
-
-def test_a_build_reaches_its_index_and_where_its_pages_lead(world, index):
-    files, publish, build = index
-    wheels.make(files, "alpha", "1.0", {"alpha.py": "VERSION = '1.0'\n"})
-    publish("alpha", "alpha-1.0-py3-none-any.whl")
-    world.seen()
-    done = build("alpha")
-    assert done.returncode == 0, done.stderr
-    assert set(world.seen()["dns"]) == {"index.test", "files.test"}
-    record = json.loads(pathlib.Path(json.loads(done.stdout)["path"], "environment.json").read_text())
-    assert record["build"]["network"] == "indexes"
-
-
-BACKEND = """
-import os, socket, zipfile
-WHEEL = "Wheel-Version: 1.0\\nRoot-Is-Purelib: true\\nTag: py3-none-any\\n"
-def reach(host, port):
-    try:
-        socket.create_connection((host, port), 3).close()
-        return "reached"
-    except OSError as error:
-        return type(error).__name__
-def get_requires_for_build_wheel(config_settings=None): return []
-def build_wheel(directory, config_settings=None, metadata_directory=None):
-    found = [reach(*place) for place in (("index.test", 80), ("evil.test", 80), ("5.5.5.7", 80), ("127.0.0.1", 8080))]
-    name = "builder-1.0-py3-none-any.whl"
-    with zipfile.ZipFile(os.path.join(directory, name), "w") as archive:
-        archive.writestr("builder.py", repr(found))
-        archive.writestr("builder-1.0.dist-info/METADATA", "Metadata-Version: 2.1\\nName: builder\\nVersion: 1.0\\n")
-        archive.writestr("builder-1.0.dist-info/WHEEL", WHEEL)
-        archive.writestr("builder-1.0.dist-info/RECORD", "")
-    return name
-"""
-
-
-def test_code_that_runs_in_a_build_reaches_nobody_else(world, index):
-    files, publish, build = index
-    wheels.make_source(files, "builder", "1.0", BACKEND)
-    publish("builder", "builder-1.0.tar.gz")
-    # The file host is another one, which is not learned while code of packages runs: it is configured.
-    done = build("--allow-source", "builder", UV_FIND_LINKS="http://files.test/files/packages/")
-    assert done.returncode == 0, done.stderr
-    told = pathlib.Path(json.loads(done.stdout)["site_packages"], "builder.py").read_text()
-    assert ast.literal_eval(told) == ["reached", "gaierror", "ConnectionRefusedError", "ConnectionRefusedError"]
 
 
 # --- what is asked for is shown -------------------------------------------------------------------------------------
@@ -491,5 +381,7 @@ def test_nothing_is_left_behind(world, networked):
     for _ in range(5):
         report = networked('tell([get("http://a.test/")["host"] for _ in range(20)])', "allow:a.test")
         assert len(report["network"]["connections"]) == 20
-    time.sleep(0.5)
+    until = time.monotonic() + 30
+    while world.run("python3", "-c", PROCESSES).stdout != before and time.monotonic() < until:
+        time.sleep(0.1)
     assert world.run("python3", "-c", PROCESSES).stdout == before

@@ -1,20 +1,25 @@
-// A relay and one guest in a network namespace of its own, without a box: what a box's launcher makes, made here with
-// ip(8). Prints the record as JSON behind "RECORD " when the guest's command has ended.
+// A relay and its guests, each in a network namespace of its own, without boxes: what a box's launcher makes, made here
+// with ip(8). Prints a record as JSON behind "RECORD " for each guest, in their order, when their commands have ended.
 //
-// usage: relay_driver [--allow ENTRIES] [--private RANGES] [--rate N] [--bytes N] [--connections N] -- COMMAND…
-// SIGUSR1 kills the relay with SIGKILL; another is started in its place.
+// usage: relay_driver [--allow ENTRIES] [--private RANGES] [--rate N] [--bytes N] [--connections N]
+//                     [--guests N] [--files N] -- COMMAND…
+// Every guest runs COMMAND, with its number in the variable GUEST. --files is the relay's limit of descriptors. SIGUSR1
+// kills the relay with SIGKILL; another is started in its place.
 #include <arpa/inet.h>
 #include <fcntl.h>
 #include <linux/if_packet.h>
 #include <net/ethernet.h>
 #include <netinet/in.h>
 #include <poll.h>
+#include <pthread.h>
 #include <sched.h>
 #include <sys/mount.h>
+#include <sys/resource.h>
 #include <sys/signalfd.h>
 #include <sys/socket.h>
 #include <sys/wait.h>
 
+#include <algorithm>
 #include <csignal>
 #include <cstdio>
 #include <cstdlib>
@@ -24,7 +29,8 @@
 #include <fmt/format.h>
 #include <nlohmann/json.hpp>
 
-#include "net/relay.h"
+#include "box/network.h"
+#include "plan/plan.h"
 #include "sys/files.h"
 #include "wire/packet.h"
 
@@ -82,7 +88,15 @@ int bound(int type, std::uint16_t port) {
   if (::write(file, text.data(), text.size()) < 0 || ::mount(path, "/etc/resolv.conf", nullptr, MS_BIND, nullptr) != 0)
     std::perror("resolv.conf");
   ::unlink(path);
+  Plan plan;
+  plan.policy.network = Network::allow;
+  plan.policy.allowed = policy;
+  plan.namespaces = CLONE_NEWNET;
+  must(plan_network(plan));
+  const std::vector<sock_filter>& code = plan.network->watched;
+  const sock_fprog watched{static_cast<unsigned short>(code.size()), const_cast<sock_filter*>(code.data())};
   const int packet = ::socket(AF_PACKET, SOCK_DGRAM | SOCK_CLOEXEC, 0);
+  if (::setsockopt(packet, SOL_SOCKET, SO_ATTACH_FILTER, &watched, sizeof watched) != 0) std::perror("filter");
   sockaddr_ll lo{};
   lo.sll_family = AF_PACKET;
   lo.sll_protocol = htons(ETH_P_ALL);
@@ -145,6 +159,8 @@ Json to_json(const NetworkRecord& record) {
 
 int main(int argc, char** argv) {
   NetworkPolicy policy;
+  std::size_t guests = 1;
+  static rlim_t files = 0;
   int at = 1;
   for (; at + 1 < argc && std::string_view{argv[at]} != "--"; at += 2) {
     const std::string_view option = argv[at], value = argv[at + 1];
@@ -155,6 +171,8 @@ int main(int argc, char** argv) {
     if (option == "--rate") policy.rate = std::strtoull(argv[at + 1], nullptr, 10);
     if (option == "--bytes") policy.bytes = std::strtoull(argv[at + 1], nullptr, 10);
     if (option == "--connections") policy.connections = std::strtoull(argv[at + 1], nullptr, 10);
+    if (option == "--guests") guests = std::strtoull(argv[at + 1], nullptr, 10);
+    if (option == "--files") files = std::strtoull(argv[at + 1], nullptr, 10);
   }
   must(validate(policy));
   sigset_t watched;
@@ -162,43 +180,56 @@ int main(int argc, char** argv) {
   for (const int signal : {SIGCHLD, SIGUSR1}) ::sigaddset(&watched, signal);
   ::sigprocmask(SIG_BLOCK, &watched, nullptr);
   const Fd signals{::signalfd(-1, &watched, SFD_CLOEXEC | SFD_NONBLOCK)};
-  Relay relay = must(Relay::start());
-  auto [ours, theirs] = must(wire::pair(SOCK_SEQPACKET));
-  const pid_t guest = ::fork();
-  if (guest == 0) {
-    ::sigprocmask(SIG_UNBLOCK, &watched, nullptr);
-    run_guest(theirs.get(), policy, argv + at + 1);
-  }
-  const NetworkEnds ends = receive_ends(ours.get());
-  must(relay.add(1, policy, ends));
-  std::fprintf(stderr, "RELAY %d\n", relay.pid());
-  wire::send(ours.get(), "g");
-  std::optional<NetworkRecord> last;
-  int status = 0;
-  for (bool running = true; running || !last;) {
-    pollfd ready[2] = {{relay.fd(), POLLIN, 0}, {signals.get(), POLLIN, 0}};
-    if (::poll(ready, 2, running ? -1 : 5000) == 0) break;
-    if (ready[0].revents != 0) {
-      bool died = false;
-      relay.serve([&](std::uint32_t, NetworkRecord record) {
-        died = !record.complete;
-        if (!died || !running) last = std::move(record);
-      });
-      if (relay.failure()) must(Result<void>{*relay.failure()});
-      if (!relay.alive() && running) {
-        relay = must(Relay::start());
-        must(relay.add(1, policy, ends));
-        std::fprintf(stderr, "RELAY %d\n", relay.pid());
-      }
+  struct Guest {
+    pid_t pid = -1;
+    Fd channel;
+    std::uint32_t id = 0;
+    bool running = true;
+    std::optional<NetworkRecord> record;
+  };
+  std::vector<Guest> all(guests);
+  for (std::size_t i = 0; i < guests; ++i) {
+    auto [ours, theirs] = must(wire::pair(SOCK_SEQPACKET));
+    all[i].pid = ::fork();
+    if (all[i].pid == 0) {
+      ours.reset();
+      ::sigprocmask(SIG_UNBLOCK, &watched, nullptr);
+      ::setenv("GUEST", std::to_string(i).c_str(), 1);
+      run_guest(theirs.get(), policy, argv + at + 1);
     }
+    all[i].channel = std::move(ours);
+  }
+  // From here on only the relay is forked: this process and the guests keep what they have.
+  if (files != 0)
+    ::pthread_atfork(nullptr, nullptr, [] {
+      const rlimit limit{files, files};
+      (void)::setrlimit(RLIMIT_NOFILE, &limit);
+    });
+  RelayKeeper keeper{RelayKeeper::Serves::many_boxes};
+  must(keeper.start());
+  pid_t relay = keeper.pid();
+  std::fprintf(stderr, "RELAY %d\n", relay);
+  for (Guest& guest : all) guest.id = must(keeper.add(policy, receive_ends(guest.channel.get())));
+  for (Guest& guest : all) wire::send(guest.channel.get(), "g");
+  int worst = 0;
+  const auto missing = [](const Guest& guest) { return !guest.record; };
+  while (std::any_of(all.begin(), all.end(), missing)) {
+    pollfd ready[2] = {{keeper.fd(), POLLIN, 0}, {signals.get(), POLLIN, 0}};
+    (void)::poll(ready, 2, keeper.due() ? 20 : -1);
+    if (ready[0].revents != 0 || keeper.due()) keeper.serve();
+    if (keeper.failure()) must(Result<void>{*keeper.failure()});
+    if (keeper.pid() != relay && keeper.pid() > 0) std::fprintf(stderr, "RELAY %d\n", relay = keeper.pid());
     signalfd_siginfo info;
     while (::read(signals.get(), &info, sizeof info) == sizeof info)
-      if (info.ssi_signo == SIGUSR1) ::kill(relay.pid(), SIGKILL);
-    if (running && ::waitpid(guest, &status, WNOHANG) == guest) {
-      running = false;
-      relay.remove(1);
-    }
+      if (info.ssi_signo == SIGUSR1 && keeper.pid() > 0) ::kill(keeper.pid(), SIGKILL);
+    int status = 0;
+    for (Guest& guest : all)
+      if (guest.running && ::waitpid(guest.pid, &status, WNOHANG) == guest.pid) {
+        guest.running = false;
+        worst = std::max(worst, WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status));
+        keeper.remove(guest.id, [&guest](NetworkRecord record) { guest.record = std::move(record); });
+      }
   }
-  if (last) std::printf("RECORD %s\n", to_json(*last).dump().c_str());
-  return WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status);
+  for (const Guest& guest : all) std::printf("RECORD %s\n", to_json(*guest.record).dump().c_str());
+  return worst;
 }

@@ -4,10 +4,33 @@
 import errno
 import json
 import os
+import pathlib
 import socket
 import ssl
 import struct
 import time
+
+GUEST = int(os.environ["GUEST"])
+
+
+def wait_for(condition, seconds=30):
+    """True as soon as it holds; false if it never does."""
+    until = time.monotonic() + seconds
+    while not (held := condition()) and time.monotonic() < until:
+        time.sleep(0.02)
+    return bool(held)
+
+
+def relay():
+    """The process that serves us; none while another one is about to take its place."""
+    for pid in pathlib.Path(f"/proc/{os.getppid()}/task/{os.getppid()}/children").read_text().split():
+        try:
+            status = pathlib.Path(f"/proc/{pid}/status").read_text()
+        except OSError:
+            continue
+        if status.startswith("Name:\tpctx-relay\n") and "\nState:\tZ" not in status:
+            return int(pid)
+    return None
 
 
 def say(value):

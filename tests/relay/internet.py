@@ -91,15 +91,30 @@ class Plain(socketserver.BaseRequestHandler):
                 self.request.sendall(b"HTTP/1.1 200 OK\r\nContent-Length: %d\r\n\r\n%s" % (len(host), host))
 
 
+def tls_context(address):
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(CERTIFICATE)
+    if address.endswith(".35"):
+        context.set_ecdh_curve("secp384r1")  # none that a client guesses: it is asked to greet again
+    return context
+
+
+RESUMABLE = tls_context("")
+
+
 class Tls(socketserver.BaseRequestHandler):
-    """Port 443: tells the server name that it saw."""
+    """Port 443: tells the server name that it saw. Sessions of TLS 1.2 can be resumed at 93.184.216.36."""
 
     def handle(self):
-        write(tls_connection=self.request.getsockname()[0])
-        context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-        context.load_cert_chain(CERTIFICATE)
-        seen = []
+        address = self.request.getsockname()[0]
+        write(tls_connection=address)
+        if address.endswith(".36"):
+            return self.serve(RESUMABLE, ["resumable"])
+        context, seen = tls_context(address), []
         context.sni_callback = lambda _socket, name, _context: seen.append(name)
+        return self.serve(context, seen)
+
+    def serve(self, context, seen):
         try:
             with context.wrap_socket(self.request, server_side=True) as stream:
                 # Older Pythons wrap a connection that is gone already, and nobody has said anything.

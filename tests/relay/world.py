@@ -10,7 +10,7 @@ import tempfile
 import time
 
 HERE = pathlib.Path(__file__).parent
-ADDRESSES = ["93.184.216.34", "93.184.216.35", "93.184.216.53", "10.0.0.5", "169.254.169.254"]
+ADDRESSES = ["93.184.216.34", "93.184.216.35", "93.184.216.36", "93.184.216.53", "10.0.0.5", "169.254.169.254"]
 ADDRESSES6 = ["2606:2800:220:1::34", "fd00::5"]
 
 
@@ -83,6 +83,7 @@ def main():
                 {
                     "said": [json.loads(line) for line in said],
                     "record": json.loads(record[0]) if record else None,
+                    "records": [json.loads(each) for each in record],
                     "log": [json.loads(line) for line in log.read_text().splitlines()],
                     "status": done.returncode,
                     "stderr": done.stderr[-4000:],

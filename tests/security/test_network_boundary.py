@@ -62,7 +62,7 @@ tell([{ask("a.test")}, attempt(lambda: {ask("evil.test")})[0], attempt(pipelined
 def test_other_ports_of_a_named_host_are_refused_at_once(world, networked):
     code = 'tell([attempt(connect, "a.test", port) for port in (22, 25, 8080, 8443, 5432, 9000, 1)])'
     report = networked(code, "allow:a.test")
-    assert all(result == REFUSED and seconds < 1 for result, seconds in report["value"]), report["value"]
+    assert all(result == REFUSED and seconds < 5 for result, seconds in report["value"]), report["value"]
     assert world.seen()["tcp"] == []
     assert len(refused_entries(report)) >= 7, "each attempt stands in the receipt"
     assert networked('tell(connect("a.test", 8080))', "allow:a.test:8080")["value"] == "connected"
@@ -86,7 +86,7 @@ def test_direct_addresses_are_refused_at_once_and_written_down(world, networked)
     code = f"tell([attempt(raw, a, port, b'GET') for a in {ADDRESSES} for port in (80, 443, 9000)])"
     report = networked(code, "allow:a.test")
     # Over IPv6, on a port that the list names, the relay itself says so: a reset instead of a refusal.
-    assert all(result in (REFUSED, RESET) and seconds < 1 for result, seconds in report["value"]), report["value"]
+    assert all(result in (REFUSED, RESET) and seconds < 5 for result, seconds in report["value"]), report["value"]
     assert world.seen()["tcp"] == []
     written = {(each["address"], each["port"]) for each in refused_entries(report)}
     assert written >= {(address, port) for address in ADDRESSES for port in (80, 443, 9000)}
@@ -116,7 +116,7 @@ tell([get("http://a.test/")["host"], *[attempt(raw, a, 80, b"x") for a in ("5.5.
     report = json.loads(done.stdout)
     host, *attempts = json.loads(report["stdout"])
     assert host == "a.test" and report["receipt"]["network"]["attempts_recorded"] is False
-    assert all(result in ("OSError 101", RESET) and seconds < 1 for result, seconds in attempts), attempts
+    assert all(result in ("OSError 101", RESET) and seconds < 5 for result, seconds in attempts), attempts
 
 
 def test_udp_reaches_nobody(world, networked):
@@ -126,7 +126,7 @@ def test_udp_reaches_nobody(world, networked):
     code = """
 def shout(host, port):
     s = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
-    s.settimeout(2)
+    s.settimeout(5)
     s.connect((host, port))
     s.send(b"x")
     return s.recv(10).decode()
@@ -134,7 +134,7 @@ own = socket.gethostbyname("a.test")
 tell([attempt(shout, host, port) for host in ("5.5.5.5", own, "8.8.8.8") for port in (9999, 443, 123)])
 """
     report = networked(code, "allow:a.test")
-    assert all(result == REFUSED and seconds < 1 for result, seconds in report["value"]), report["value"]
+    assert all(result == REFUSED and seconds < 5 for result, seconds in report["value"]), report["value"]
     assert world.seen()["udp"] == []
     assert any(each["transport"] == "udp" for each in refused_entries(report))
 
@@ -224,7 +224,7 @@ def fetch(name):
 tell([attempt(fetch, "moved.test"), attempt(fetch, "open.test")[0]])
 """
     (result, seconds), control = networked(code, "allow:moved.test:8080,open.test:8080")["value"]
-    assert not result.startswith("HTTP") and seconds < 3
+    assert not result.startswith("HTTP") and seconds < 5
     assert control.startswith("HTTP/1.1 200")
     assert [entry for entry in world.seen()["tcp"] if entry[1] != "5.5.5.5"] == []
 
@@ -336,8 +336,11 @@ for _ in range(300):
         s.connect(("a.test", 443)); silent.append(s)
     except OSError: break
 for s in silent: s.close()
-time.sleep(1)
-tell([len(silent), attempt(tls, "a.test", "a.test")[0]])
+for _ in range(100):
+    said = attempt(tls, "a.test", "a.test")[0]
+    if said == "HTTP/1.1 200 OK": break
+    time.sleep(0.1)
+tell([len(silent), said])
 """
     report = networked(code, "allow:a.test", "--files", "400")
     assert report["value"][1] == "HTTP/1.1 200 OK", report["value"]
@@ -356,7 +359,7 @@ for pid in filter(str.isdigit, os.listdir("/proc")):
         print({k: status[k].split()[0] for k in ("Uid", "CapEff", "CapPrm", "CapBnd", "NoNewPrivs", "Seccomp")})
 box.terminate(); box.wait()
 """
-    box = [sandbox_bin, "run", "-q", "--network", "allow:a.test", "--", "sh", "-c", "echo; sleep 5"]
+    box = [sandbox_bin, "run", "-q", "--network", "allow:a.test", "--", "sh", "-c", "echo; sleep 60"]
     done = world.run(sys.executable, "-c", look, *box)
     status = eval(done.stdout)  # our own program's
     assert (status["NoNewPrivs"], status["Seccomp"]) == ("1", "2")
