@@ -99,6 +99,7 @@ class Connection:
         self.ended: dict[str, Any] | None = None
         self.fd = self.sock.fileno()
         self._owed = 0
+        self._mounted = False
         self.started = False
         self._buffer = bytearray(LARGEST_PACKET)
         self._buffers = [self._buffer]
@@ -124,6 +125,15 @@ class Connection:
         self.started = True
         self._owed += 1
         self.send(packet)
+
+    def mount(self, packet: bytes, seconds: float = PATIENCE) -> None:
+        """Lends the Worker a folder; LeaseError if it cannot be lent."""
+        self._mounted = False
+        self.send(packet)
+        deadline = time.monotonic() + seconds
+        while not self._mounted:
+            if not self._receive(True):
+                self._wait(deadline - time.monotonic())
 
     def finish(self, packet: bytes) -> None:
         """Ends this lease; `packet` may ask for the next one."""
@@ -203,6 +213,8 @@ class Connection:
         elif "error" in message:
             error = message["error"]
             raise LeaseError(str(error.get("kind", "")), str(error.get("message", "")), str(error.get("hint") or ""))
+        elif "mounted" in message:
+            self._mounted = True
         elif "queued" in message:
             log.info("waiting for a Worker, %s calls ahead", message["queued"].get("ahead"))
 

@@ -44,6 +44,9 @@ Result<PoolSpec> parse_lease(const Json& json, Millis& queue_timeout) {
     } else if (key == "scripts") {
       if (!value.is_boolean()) return malformed("scripts is neither true nor false");
       spec.scripts = value.get<bool>();
+    } else if (key == "folder") {
+      if (!value.is_boolean()) return malformed("folder is neither true nor false");
+      spec.folder = value.get<bool>();
     } else if (key == "policy") {
       spec.policy = PCTX_TRY(policy_from_json(value.dump()));
     } else if (key == "queue_timeout_ms") {
@@ -89,6 +92,9 @@ Result<Request> parse_request(const std::string& text) {
     if (key == "start") {
       request.start = true;
       request.timeout = PCTX_TRY(parse_start(value));
+    } else if (key == "mount") {
+      if (value.size() != 1 || !value.contains("path")) return malformed("mount takes a path");
+      request.mount = PCTX_TRY(absolute(value["path"], "the path of mount"));
     } else if (key == "done") {
       request.done = true;
     } else if (key == "status") {

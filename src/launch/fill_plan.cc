@@ -145,6 +145,7 @@ Result<std::vector<LentTree>> fill(const Plan& plan, const Command& command, Sha
   child.init_image = pctx_init_begin;
   child.init_size = static_cast<std::size_t>(pctx_init_end - pctx_init_begin);
   child.terminal = plan.terminal;
+  child.folder = plan.folder;
   if (plan.terminal) (void)::ioctl(STDIN_FILENO, TIOCGWINSZ, &child.window);
   child.send_probes = plan.watchdog.any();
   child.workdir = memory.keep(plan.workdir);
