@@ -99,6 +99,7 @@ class Connection:
         self.ended: dict[str, Any] | None = None
         self.fd = self.sock.fileno()
         self._owed = 0
+        self._mounted = False
         self.started = False
         self._buffer = bytearray(LARGEST_PACKET)
         self._buffers = [self._buffer]
@@ -124,6 +125,15 @@ class Connection:
         self.started = True
         self._owed += 1
         self.send(packet)
+
+    def mount(self, packet: bytes, seconds: float = PATIENCE) -> None:
+        """Lends the Worker a folder; LeaseError if it cannot be lent."""
+        self._mounted = False
+        self.send(packet)
+        deadline = time.monotonic() + seconds
+        while not self._mounted:
+            if not self._receive(True):
+                self._wait(deadline - time.monotonic())
 
     def finish(self, packet: bytes) -> None:
         """Ends this lease; `packet` may ask for the next one."""
@@ -172,6 +182,9 @@ class Connection:
             raise BrokerGone(str(error)) from None
         if size == 0:
             raise BrokerGone("the Broker closed the connection")
+        if ancillary and self._buffer.startswith(b'{"ended"'):
+            self._take_report(take_descriptors(ancillary))
+            return True
         if ancillary:
             data = ancillary[0][2]
             self._take_lease(_THREE.unpack(data) if len(data) == _THREE.size else take_descriptors(ancillary))
@@ -192,6 +205,17 @@ class Connection:
             raise BrokerGone("the Broker sent a lease that was not asked for, or half of one")
         self.lease = Lease(descriptors)
 
+    def _take_report(self, descriptors: Sequence[int]) -> None:
+        """How a Worker ended, where the list of what it changed is too long for a packet."""
+        try:
+            if len(descriptors) != 1:
+                raise BrokerGone("the Broker sent a report that is none")
+            text = os.pread(descriptors[0], os.fstat(descriptors[0]).st_size, 0)
+        finally:
+            for fd in descriptors:
+                os.close(fd)
+        self._take_message(text)
+
     def _take_message(self, packet: bytes) -> None:
         try:
             message = json.loads(packet)
@@ -203,6 +227,8 @@ class Connection:
         elif "error" in message:
             error = message["error"]
             raise LeaseError(str(error.get("kind", "")), str(error.get("message", "")), str(error.get("hint") or ""))
+        elif "mounted" in message:
+            self._mounted = True
         elif "queued" in message:
             log.info("waiting for a Worker, %s calls ahead", message["queued"].get("ahead"))
 

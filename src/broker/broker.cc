@@ -45,6 +45,7 @@ class Broker {
   void handle(Session& session, Request request);
   void drop(Session& session);
   void release(Session& session);
+  void lend_folder(Session& session, const std::string& path);
   void ask(Session& session, const PoolSpec& spec, Millis patience);
   Result<Entry*> entry_for(const PoolSpec& spec);
   void retire(const std::string& family);
@@ -122,12 +123,13 @@ void Broker::handle(Session& session, Request request) {
     (void)session.send(status());
     return;
   }
+  if (request.mount) lend_folder(session, *request.mount);
   if (request.start && session.worker != nullptr) {
     loop_.cancel(session.patience);
     session.started = true;
     session.worker->start_call(request.timeout);
   } else if (request.start && !session.report.empty()) {
-    (void)session.send(std::exchange(session.report, {}));  // it ended before its start was announced
+    (void)session.send_report(std::exchange(session.report, {}));  // it ended before its start was announced
   }
   if (request.done && session.worker != nullptr) {
     session.worker->kill();
@@ -144,6 +146,21 @@ void Broker::handle(Session& session, Request request) {
     session.next = std::move(request.lease_text);  // what is owed for this one comes first
   else
     ask(session, *request.lease, request.queue_timeout);
+}
+
+void Broker::lend_folder(Session& session, const std::string& path) {
+  if (session.worker == nullptr) return (void)session.send_error("gone", unavailable("the Worker has ended", "try again"));
+  // By the Worker and not by the session, which may be gone when the answer comes.
+  const Worker* worker = session.worker;
+  auto ordered = session.worker->lend_folder(path, [this, worker](const Result<void>& lent) {
+    const auto found = tenants_.find(worker);
+    if (found == tenants_.end()) return;
+    if (lent)
+      (void)found->second->send(R"({"mounted": {}})");
+    else
+      (void)found->second->send_error("usage", lent.error());
+  });
+  if (!ordered) (void)session.send_error("usage", ordered.error());
 }
 
 void Broker::release(Session& session) {
@@ -287,7 +304,7 @@ std::string ended_message(const Worker& worker) {
 void Broker::on_exited(Worker& worker) {
   const auto found = tenants_.find(&worker);
   if (found == tenants_.end() || !found->second->started || !worker.all_known()) return;
-  found->second->told = found->second->send(ended_message(worker));
+  found->second->told = found->second->send_report(ended_message(worker));
 }
 
 void Broker::on_ended(Worker& worker) {
@@ -296,7 +313,7 @@ void Broker::on_ended(Worker& worker) {
   Session& session = *found->second;
   tenants_.erase(found);
   session.report = session.told ? "" : ended_message(worker);
-  if (session.started && !session.told) (void)session.send(std::exchange(session.report, {}));
+  if (session.started && !session.told) (void)session.send_report(std::exchange(session.report, {}));
   finish(session);
 }
 

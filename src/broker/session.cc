@@ -1,6 +1,10 @@
 #include "broker/session.h"
 
+#include <sys/mman.h>
+
 #include <nlohmann/json.hpp>
+
+#include "sys/files.h"
 
 namespace pctx {
 namespace {
@@ -44,6 +48,9 @@ Result<PoolSpec> parse_lease(const Json& json, Millis& queue_timeout) {
     } else if (key == "scripts") {
       if (!value.is_boolean()) return malformed("scripts is neither true nor false");
       spec.scripts = value.get<bool>();
+    } else if (key == "folder") {
+      if (!value.is_boolean()) return malformed("folder is neither true nor false");
+      spec.folder = value.get<bool>();
     } else if (key == "policy") {
       spec.policy = PCTX_TRY(policy_from_json(value.dump()));
     } else if (key == "queue_timeout_ms") {
@@ -75,6 +82,13 @@ bool Session::send_error(std::string_view kind, const Error& error) {
   return send(json.dump(-1, ' ', false, Json::error_handler_t::replace));
 }
 
+bool Session::send_report(const std::string& text) {
+  if (text.size() <= wire::kMaxPacket) return send(text);
+  const Fd file{::memfd_create("report", MFD_CLOEXEC)};
+  if (!file || !sys::write_all(file.get(), text)) return false;
+  return send(R"({"ended": "in the file"})", {file.get()});
+}
+
 Result<Request> parse_request(const std::string& text) {
   Request request;
   // The two that matter for the time of a call.
@@ -89,6 +103,9 @@ Result<Request> parse_request(const std::string& text) {
     if (key == "start") {
       request.start = true;
       request.timeout = PCTX_TRY(parse_start(value));
+    } else if (key == "mount") {
+      if (value.size() != 1 || !value.contains("path")) return malformed("mount takes a path");
+      request.mount = PCTX_TRY(absolute(value["path"], "the path of mount"));
     } else if (key == "done") {
       request.done = true;
     } else if (key == "status") {

@@ -18,6 +18,7 @@ class Session {
   int fd() const { return socket_.get(); }
   bool send(std::string_view text, const std::vector<int>& fds = {}) { return wire::send(fd(), text, fds); }
   bool send_error(std::string_view kind, const Error& error);
+  bool send_report(const std::string& text);  // of any size: one that is too long for a packet goes as a file beside it
 
   Phase phase = Phase::idle;
   std::string pool;          // key of the pool it waits for or has a Worker of
@@ -37,6 +38,7 @@ class Session {
 struct Request {
   bool start = false, done = false, status = false, stop = false;
   std::optional<Millis> timeout;  // with start: instead of the policy's
+  std::optional<std::string> mount;  // a folder for the Worker that is leased
   std::optional<PoolSpec> lease;
   std::string lease_text;
   Millis queue_timeout{60'000};

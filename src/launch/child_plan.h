@@ -71,6 +71,8 @@ enum class Message : std::uint32_t {
   blinded,      // maker: value = 0 if it was done
   orphan,       // maker: a Worker has ended; pad and index = its pid as the maker sees it, value = wait status
   spent,        // from the maker, before orphan: what that process has used, in milliseconds of CPU
+  binder,       // maker: + the socket of what lends folders
+  mounted,      // binder: index = tag, value = errno
   reaped,       // maker: index = tag of a box that is gone, value = milliseconds of CPU time
 };
 // init.cc includes nothing of the engine and has these two numbers of its own.
@@ -132,6 +134,7 @@ struct ChildPlan {
   const void* init_image;
   std::size_t init_size;
   bool terminal, send_probes;
+  bool folder;  // a maker's: leave a binder behind
   winsize window;  // of the caller's terminal
   const char* workdir;
   bool pin, spread;  // the guest stays on `cpus`; there is more than one in `allowed`

@@ -37,6 +37,10 @@ bool attach(int tree, int root, const char* target, std::uint64_t attributes) no
 
 }  // namespace
 
+bool attach_tree(int tree, int root, const char* target, std::uint64_t attributes) noexcept {
+  return attach(tree, root, target, attributes);
+}
+
 int new_filesystem(const char* type, const char* const* options, std::uint64_t attributes) noexcept {
   const int fs = abi::fsopen(type);
   if (fs < 0) return -1;

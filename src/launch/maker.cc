@@ -20,6 +20,7 @@
 
 #include <poll.h>
 
+#include "launch/binder.h"
 #include "launch/child_root.h"
 #include "sys/kernel_abi.h"
 
@@ -287,6 +288,11 @@ bool serve(const ChildPlan& plan) noexcept {
   // The change of ids has closed us to /proc, and so our children: their id maps are files there, which we must write.
   // Nobody who could abuse that sees our pid namespace.
   if (::prctl(PR_SET_DUMPABLE, 1, 0, 0, 0) != 0) fail(plan, Step::ids, 4);
+  if (plan.folder) {
+    const int binder = start_binder(plan);
+    if (!send_frame(plan.status, {Message::binder, Step::handshake, 0, 0, 0}, &binder, 1)) ::_exit(127);
+    ::close(binder);
+  }
   const int init = build_template(plan);
   const int high[2] = {::fcntl(plan.status, F_DUPFD, 16), ::fcntl(init, F_DUPFD, 16)};
   if (high[0] < 0 || high[1] < 0) fail(plan, Step::descriptors);

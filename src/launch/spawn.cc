@@ -179,6 +179,7 @@ Result<ChildPlan> build(const Plan& plan, const Command& command, std::array<int
   child.init_image = pctx_init_begin;
   child.init_size = static_cast<std::size_t>(pctx_init_end - pctx_init_begin);
   child.terminal = plan.terminal;
+  child.folder = plan.folder;
   if (plan.terminal) (void)::ioctl(STDIN_FILENO, TIOCGWINSZ, &child.window);
   child.send_probes = plan.watchdog.any();
   child.workdir = plan.workdir.c_str();

@@ -44,7 +44,7 @@ void plan_ids(Plan& plan, const HostFeatures& host, const CompileInputs& inputs)
     why = "newuidmap and newgidmap are not installed";
   else if (host.no_new_privs)
     why = "no_new_privs is set for the caller, so that newuidmap and newgidmap gain no rights";
-  else if (inputs.mnt)
+  else if (inputs.mnt || inputs.folder)
     why = "a folder lent read-write (--mnt, --rw) is the caller's own";
   else
     for (std::size_t i = 0; i < inputs.binds.size(); ++i)
@@ -160,6 +160,8 @@ Result<Plan> compile(const Policy& policy, const HostFeatures& host, const Compi
   Plan plan;
   plan.policy = policy;
   plan.terminal = inputs.terminal;
+  plan.folder = inputs.folder;
+  plan.map_folder = host.privileged;
   plan_namespaces(plan, inputs);
   PCTX_TRY(plan_network(plan));
   plan_ids(plan, host, inputs);

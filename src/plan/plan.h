@@ -34,6 +34,7 @@ struct CompileInputs {
   std::optional<std::string> seccomp_profile;  // text of the OCI profile
   std::uint32_t instance = 0;                  // tells simultaneous boxes apart; the launcher's pid
   bool terminal = false;                       // --tty
+  bool folder = false;                         // of a pool: Workers are lent a folder, at /mnt, when they are leased
   bool pool = false;                           // for a Zygote and the Workers that are forked from it
   bool no_listener = false;  // a container's own listener is in the way: refusals are answered without being recorded
   std::optional<std::string> profile_mode;  // of policy.apparmor, if it is loaded
@@ -142,6 +143,8 @@ struct Plan {
   std::string home, workdir, path;
   std::vector<std::string> env;  // NAME=VALUE
   bool terminal = false;
+  bool folder = false;       // see CompileInputs
+  bool map_folder = false;   // and show it as owned by the guest
   Watchdog watchdog;
   std::array<LayerState, kLayers.size()> layers;
   std::vector<LimitBinding> bindings;

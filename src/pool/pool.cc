@@ -68,6 +68,7 @@ Result<std::unique_ptr<Pool>> Pool::start(sys::Loop& loop, Mover& mover, RelayKe
   lend_support(spec, policy);
   CompileInputs inputs;
   inputs.pool = true;
+  inputs.folder = spec.folder;
   Plan plan = PCTX_TRY(compile_here(policy, std::move(inputs)));
   if (plan.network) PCTX_TRY(relay.start());
   std::unique_ptr<Pool> pool{new Pool(loop, mover, relay, std::move(plan), std::move(listener))};
@@ -140,6 +141,9 @@ void Pool::on_maker() {
   switch (frame.kind) {
     case Message::failure:
       return fail(describe_failure(frame, plan_, command_));
+    case Message::binder:
+      folders_.listen(std::move(fds[0]));
+      break;
     case Message::ready:
       if (auto cut = cut_zygote(); !cut) return fail(std::move(cut).error());
       break;
@@ -421,7 +425,7 @@ void Pool::add_worker() {
                                       for (const auto& each : workers_) known.insert({each->init(), each->pid()});
                                       return known;
                                     },
-                                    [this] { return zygote_.pid; }, mover_};
+                                    [this] { return zygote_.pid; }, mover_, folders_};
   auto worker =
       std::make_unique<Worker>(loop_, plan_, next_tag_, around, [this](Worker& changed) { on_change(changed); });
   if (auto cut = worker->cut(maker_); !cut) return fail(std::move(cut).error());

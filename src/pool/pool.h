@@ -88,6 +88,7 @@ class Pool {
   Listener listener_;
   Command command_;  // the Zygote's
   Maker maker_;
+  FolderLender folders_{loop_};
   Zygote zygote_;
   DenialLog denials_;  // of all Workers: they have their filter from the Zygote
   int denial_fd_ = -1;

@@ -64,6 +64,7 @@ std::string PoolSpec::key() const {
   Json json{{"python", python}, {"environment", environment}, {"preload", preload}, {"support", support}};
   json["generation"] = generation;
   json["scripts"] = scripts;
+  json["folder"] = folder;
   json["policy"] = policy_to_json(policy);
   return json.dump();
 }

@@ -18,6 +18,7 @@ struct PoolSpec {
   std::vector<std::string> preload;  // modules to import in the Zygote
   std::vector<std::string> support;  // our own guest package and the caller's cloudpickle
   bool scripts = false;              // Workers run scripts, as `python script.py` does; `python` is as the box sees it
+  bool folder = false;               // each caller lends a folder of its own
   Policy policy;
 
   std::string key() const;

@@ -51,6 +51,7 @@ Worker::~Worker() {
   loop_.cancel(deadline_);
   loop_.cancel(watch_);
   around_.mover.forget(moving_);
+  around_.folders.forget(tag_);
   for (const Fd* fd : {&status_, &made_, &memory_event_, &socket_}) loop_.forget(fd->get());
   if (pidfd_) (void)abi::pidfd_send_signal(pidfd_.get(), SIGKILL);
   if (network_ != 0) around_.relay.remove(network_, [](const NetworkRecord&) {});
@@ -181,16 +182,31 @@ bool Worker::holds(pid_t pid) const { return init_ > 0 && share_pid_namespace(pi
 
 Worker::Lease Worker::lease() {
   lent_ = true;
-  // Before the caller can begin. What cannot be listed is not: the call is worth more than the list.
   if (plan_.policy.mnt) {
     mnt_ = Fd{::open(plan_.policy.mnt->c_str(), O_PATH | O_DIRECTORY | O_CLOEXEC)};
-    if (auto snapshot = take_snapshot(mnt_.get(), {}); snapshot) {
-      before_ = *std::move(snapshot);
-      await_clock_tick(*before_);
-    }
+    watch_folder();
   }
   become(State::leased);
   return {socket_.get(), out_.get(), err_.get()};
+}
+
+// Before the caller can begin. What cannot be listed is not: the call is worth more than the list.
+void Worker::watch_folder() {
+  auto snapshot = take_snapshot(mnt_.get(), {});
+  if (!snapshot) return;
+  before_ = *std::move(snapshot);
+  await_clock_tick(*before_);
+}
+
+Result<void> Worker::lend_folder(const std::string& path, std::function<void(const Result<void>&)> done) {
+  if (state_ != State::leased || mnt_ || !plan_.folder)
+    return usage_error("this Worker takes no folder", "lend one before the call, to a Worker that was asked for with one");
+  mnt_ = PCTX_TRY(around_.folders.lend(plan_, init_, tag_, path, [this, path, done = std::move(done)](int error) {
+    if (error != 0) return done(os_error(fmt::format("{} cannot be lent", path), error));
+    watch_folder();
+    done({});
+  }));
+  return {};
 }
 
 void Worker::handed_over() {

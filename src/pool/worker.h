@@ -13,6 +13,7 @@
 #include "box/receipt.h"
 #include "box/watchdog.h"
 #include "launch/maker.h"
+#include "pool/folder.h"
 #include "pool/inspect.h"
 #include "pool/mover.h"
 #include "sys/loop.h"
@@ -46,6 +47,7 @@ class Worker {
     std::function<std::set<pid_t>()> known;
     std::function<pid_t()> zygote;
     Mover& mover;
+    FolderLender& folders;
   };
   Worker(sys::Loop& loop, const Plan& plan, std::uint16_t tag, Surroundings around,
          std::function<void(Worker&)> changed);
@@ -66,6 +68,8 @@ class Worker {
   void on_reaped(Millis cpu);     // its box is
   Lease lease();                  // the descriptors stay ours until `handed_over`
   void handed_over();
+  // Between lease and start: the caller's folder, at /mnt.
+  Result<void> lend_folder(const std::string& path, std::function<void(const Result<void>&)> done);
   void start_call(std::optional<Millis> timeout = {});  // time counts from here; else the policy's
   void kill();
   void look();                                    // it may have ended before anybody knew its pid
@@ -91,6 +95,7 @@ class Worker {
   Result<void> inspect();
   void on_network(const StatusFrame& frame, FrameFds& fds);
   void end();
+  void watch_folder();  // what changes there from here on is the call's doing
   void admit(std::optional<pid_t> moved);  // to those that wait for a call
 
   sys::Loop& loop_;

@@ -58,5 +58,5 @@ async def run_sandboxed_async(
 
 
 def run_request(request: Request, canceller: Canceller | None = None) -> ScriptResult:
-    warm = request.warm and request.folder is None and request.venv.can_be_warm
+    warm = request.warm and request.venv.can_be_warm
     return make_result(request, (run_warm if warm else run_cold)(request, canceller))

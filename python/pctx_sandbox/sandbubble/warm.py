@@ -51,6 +51,8 @@ def run_warm(request: Request, canceller: Canceller | None) -> Ended:
             time.sleep(attempt * PAUSE_SECONDS)
             continue
         try:
+            if request.folder is not None:
+                _lend(connection, request.folder)
             ended = _Conversation(connection, request).run()
             if canceller is not None:
                 canceller.release()
@@ -82,7 +84,7 @@ def _packets(request: Request) -> tuple[bytes, bytes]:
         with contextlib.suppress(OSError):
             status = os.stat("/etc/resolv.conf")  # lent as a file, which others replace
             marks += f"\n{status.st_ino} {status.st_mtime_ns}"
-    key = f"{request.conf!r}\n{request.limits}\n{request.preload}\n{marks}"
+    key = f"{request.folder is None}\n{request.conf!r}\n{request.limits}\n{request.preload}\n{marks}"
     known = _known_packets.get(key)
     if known is None:
         if len(_known_packets) >= MOST_PACKETS:
@@ -96,13 +98,26 @@ def _make_packets(request: Request, marks: str) -> tuple[bytes, bytes]:
         "version": _program.VERSION,
         "python": request.venv.python,
         "scripts": True,
+        "folder": request.folder is not None,
         "generation": int.from_bytes(hashlib.sha256(marks.encode()).digest()[:8], "little") >> 1,
         "preload": list(request.preload),
-        "policy": make_policy(request.conf, request.venv, request.limits, None, True),
+        "policy": make_policy(request.conf, request.venv, request.limits, None, request.folder is None),
         "queue_timeout_ms": int(QUEUE_SECONDS * 1000),
         "support": [os.path.dirname(os.path.dirname(os.path.abspath(__file__)))],
     }
     return json.dumps({"lease": lease}).encode(), json.dumps({"done": {}, "lease": lease}).encode()
+
+
+def _lend(connection: Connection, folder: str) -> None:
+    """The Worker waits already: the folder is mounted now, and is no reason for another Zygote."""
+    try:
+        connection.mount(json.dumps({"mount": {"path": folder}}).encode())
+    except LeaseError as error:
+        if error.kind == "gone":
+            raise _NotStarted from None
+        raise SandboxStartupError(f"no box for the script: {error}") from None
+    except BrokerGone:
+        raise _NotStarted from None
 
 
 class _Conversation:
