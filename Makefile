@@ -1,6 +1,6 @@
 # Thin verbs over CMakePresets.json and scripts/. `make help` lists them.
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-all bench fuzz lint format docs wheel clean
+.PHONY: help demo test test-all test-vm bench fuzz lint format docs wheel clean
 MAKEFLAGS += --no-print-directory
 
 PYTHON := .venv/bin/python
@@ -21,6 +21,10 @@ test-all: ## the same, then the virtual machine, chaos, installations and one mi
 	@scripts/setup.sh test --vm --fuzz
 	@scripts/wheel.sh
 	@$(PYTHON) tests/run.py --all
+
+test-vm: ## only the virtual machines: cgroup v2, AppArmor, Linux 5.10, Ubuntu 24.04; built from packages on first use
+	@scripts/setup.sh test --vm
+	@tests/vm/run.sh
 
 bench: ## measure against the peers that are installed; prints a table and fills the one in README.md
 	@scripts/setup.sh test

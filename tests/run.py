@@ -337,7 +337,7 @@ QUICK: list[tuple[Part, ...]] = [
     (("style tests", style),),
 ]
 SLOW: list[tuple[Part, ...]] = [
-    (("virtual machine with cgroup v2", lambda: script(["tests/vm/run.sh"], timeout=3300)),),
+    (("virtual machines with cgroup v2 and AppArmor", lambda: script(["tests/vm/run.sh"], timeout=5400)),),
     (("chaos, as root", lambda: pytest(myself(), "tests", "-m", "chaos", timeout=1800)),),
     (("the wheel and the clone, installed", lambda: script(["scripts/check-wheel.sh"], timeout=3300)),),
     (("fuzzing, 60 s each", lambda: script(["scripts/fuzz.sh", "60"], timeout=1800)),),

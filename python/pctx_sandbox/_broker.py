@@ -182,6 +182,9 @@ class Connection:
             raise BrokerGone(str(error)) from None
         if size == 0:
             raise BrokerGone("the Broker closed the connection")
+        if ancillary and self._buffer.startswith(b'{"ended"'):
+            self._take_report(take_descriptors(ancillary))
+            return True
         if ancillary:
             data = ancillary[0][2]
             self._take_lease(_THREE.unpack(data) if len(data) == _THREE.size else take_descriptors(ancillary))
@@ -201,6 +204,17 @@ class Connection:
                 os.close(fd)
             raise BrokerGone("the Broker sent a lease that was not asked for, or half of one")
         self.lease = Lease(descriptors)
+
+    def _take_report(self, descriptors: Sequence[int]) -> None:
+        """How a Worker ended, where the list of what it changed is too long for a packet."""
+        try:
+            if len(descriptors) != 1:
+                raise BrokerGone("the Broker sent a report that is none")
+            text = os.pread(descriptors[0], os.fstat(descriptors[0]).st_size, 0)
+        finally:
+            for fd in descriptors:
+                os.close(fd)
+        self._take_message(text)
 
     def _take_message(self, packet: bytes) -> None:
         try:

@@ -19,8 +19,12 @@ class RawTerminal {
   void leave() noexcept;
 
  private:
+  void start_keeper();
   int terminal_ = -1;
   termios before_{};
+  // A process that puts the terminal back if this one is killed: nothing else could.
+  pid_t keeper_ = -1;
+  Fd lifeline_;
 };
 
 void copy_window_size(int from_terminal, int to_master);

@@ -142,7 +142,7 @@ void Broker::handle(Session& session, Request request) {
     session.started = true;
     session.worker->start_call(request.timeout);
   } else if (request.start && !session.report.empty()) {
-    (void)session.send(std::exchange(session.report, {}));  // it ended before its start was announced
+    (void)session.send_report(std::exchange(session.report, {}));  // it ended before its start was announced
   }
   if (request.done && session.worker != nullptr) {
     session.worker->kill();
@@ -324,7 +324,7 @@ std::string ended_message(const Worker& worker) {
 void Broker::on_exited(Worker& worker) {
   const auto found = tenants_.find(&worker);
   if (found == tenants_.end() || !found->second->started || !worker.all_known()) return;
-  found->second->told = found->second->send(ended_message(worker));
+  found->second->told = found->second->send_report(ended_message(worker));
 }
 
 void Broker::on_ended(Worker& worker) {
@@ -340,7 +340,7 @@ void Broker::on_ended(Worker& worker) {
   Session& session = *found->second;
   tenants_.erase(found);
   session.report = session.told ? "" : ended_message(worker);
-  if (session.started && !session.told) (void)session.send(std::exchange(session.report, {}));
+  if (session.started && !session.told) (void)session.send_report(std::exchange(session.report, {}));
   finish(session);
 }
 

@@ -1,6 +1,10 @@
 #include "broker/session.h"
 
+#include <sys/mman.h>
+
 #include <nlohmann/json.hpp>
+
+#include "sys/files.h"
 
 namespace pctx {
 namespace {
@@ -76,6 +80,13 @@ Result<std::optional<Millis>> parse_start(const Json& json) {
 bool Session::send_error(std::string_view kind, const Error& error) {
   const Json json{{"error", {{"kind", kind}, {"message", error.what}, {"hint", error.hint}}}};
   return send(json.dump(-1, ' ', false, Json::error_handler_t::replace));
+}
+
+bool Session::send_report(const std::string& text) {
+  if (text.size() <= wire::kMaxPacket) return send(text);
+  const Fd file{::memfd_create("report", MFD_CLOEXEC)};
+  if (!file || !sys::write_all(file.get(), text)) return false;
+  return send(R"({"ended": "in the file"})", {file.get()});
 }
 
 Result<Request> parse_request(const std::string& text) {

@@ -18,6 +18,7 @@ class Session {
   int fd() const { return socket_.get(); }
   bool send(std::string_view text, const std::vector<int>& fds = {}) { return wire::send(fd(), text, fds); }
   bool send_error(std::string_view kind, const Error& error);
+  bool send_report(const std::string& text);  // of any size: one that is too long for a packet goes as a file beside it
 
   Phase phase = Phase::idle;
   std::string pool;          // key of the pool it waits for or has a Worker of

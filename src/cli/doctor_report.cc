@@ -83,14 +83,19 @@ struct Fact {
 
 std::vector<Fact> facts_of(const HostFacts& facts) {
   const HostFeatures& host = facts.host;
-  return {{"kernel", fmt::format("Linux {}, {}the oldest supported is {}.{}", host.kernel,
-                                 host.kernel_at_least(kOldestMajor, kOldestMinor) ? "" : "TOO OLD: ", kOldestMajor,
-                                 kOldestMinor)},
-          {"identity", identity(facts)},
-          {"cgroups", cgroups(facts)},
-          {"landlock", host.landlock_abi > 0 ? fmt::format("ABI {}", host.landlock_abi) : "none"},
-          {"apparmor", apparmor(facts)},
-          {"subordinate ids", subordinate(facts)}};
+  std::vector<Fact> list{{"kernel", fmt::format("Linux {}, {}the oldest supported is {}.{}", host.kernel,
+                                                host.kernel_at_least(kOldestMajor, kOldestMinor) ? "" : "TOO OLD: ",
+                                                kOldestMajor, kOldestMinor)},
+                         {"identity", identity(facts)},
+                         {"cgroups", cgroups(facts)},
+                         {"landlock", host.landlock_abi > 0 ? fmt::format("ABI {}", host.landlock_abi) : "none"},
+                         {"apparmor", apparmor(facts)},
+                         {"subordinate ids", subordinate(facts)}};
+  // A box is no domain of its own there: what confines the caller confines its guests too.
+  if (facts.selinux_enforces)
+    list.push_back({"selinux", *facts.selinux_enforces ? "enforcing; boxes stay in the caller's domain"
+                                                       : "permissive: it refuses nothing"});
+  return list;
 }
 
 const char* doer_name(Doer doer) {

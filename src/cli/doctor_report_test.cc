@@ -122,5 +122,15 @@ TEST(DoctorReport, root_is_told_what_an_ordinary_user_would_get) {
   EXPECT_TRUE(is_ready(diagnosis)) << "root's own boxes run";
 }
 
+TEST(DoctorReport, selinux_is_named_where_it_is_and_keeps_nothing_from_running) {
+  Diagnosis diagnosis = healthy();
+  EXPECT_EQ(report_text(diagnosis, false).find("selinux"), std::string::npos);
+  diagnosis.facts.selinux_enforces = true;
+  EXPECT_NE(report_text(diagnosis, false).find("selinux          enforcing"), std::string::npos);
+  EXPECT_TRUE(is_ready(diagnosis));
+  diagnosis.facts.selinux_enforces = false;
+  EXPECT_NE(report_text(diagnosis, false).find("selinux          permissive"), std::string::npos);
+}
+
 }  // namespace
 }  // namespace pctx::cli

@@ -5,6 +5,7 @@
 
 #include <fmt/format.h>
 
+#include "cli/selfcheck_probes.h"
 #include "cli/verbs.h"
 
 namespace {
@@ -41,6 +42,9 @@ void open_standard_streams() {
 // What can still be thrown here is a mistake of ours or an empty memory: both may end us.
 int main(int argc, char** argv) {  // NOLINT(bugprone-exception-escape)
   open_standard_streams();
+  // The guest of a self-check; no option, since nobody but the check types it.
+  if (argc > 3 && std::string_view{argv[1]} == "selfcheck" && argv[2] == kInside)
+    ::_exit(run_inside({argv + 3, static_cast<std::size_t>(argc) - 3}));
   Words words = split_words(argc, argv);
   if (is_plain_run(words)) leave(run_plain(words));
   CLI::App app{"Runs code that nobody has read, in a box that has never run anything else.", "pctx-sandbox"};
@@ -51,9 +55,13 @@ int main(int argc, char** argv) {  // NOLINT(bugprone-exception-escape)
   add_run(app, words, status);
   add_explain(app, words, status);
   add_env(app, words, status);
+  add_shell(app, words, status);
   add_doctor(app, words, status);
+  add_selfcheck(app, words, status);
+  add_apparmor(app, status);
   add_setup(app, status);
   add_serve(app, words, status);
+  add_sandbubble(app, status);
   add_completions(app, status);
   app.add_subcommand("help", "Print this help")->callback([&] { fmt::print("{}", app.help()); });
   try {

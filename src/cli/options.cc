@@ -48,6 +48,7 @@ constexpr Option kOptions[] = {
     {kFiles, "--workdir", "DIR", &RunArguments::workdir, "Working folder in the box"},
     {kFiles, "--changed", nullptr, &RunArguments::changed, "List what changed under /mnt, on stderr and in the report"},
     {kPackages, "--with", "REQ", &RunArguments::with, "A package to have, found or built; repeatable"},
+    {kPackages, "--venv", "DIR", &RunArguments::venv, "A virtualenv to run with, lent read-only"},
     {kPackages, "--python", "FILE", &RunArguments::python,
      "Interpreter of the script or the packages (default: the system's)"},
     {kIdentity, "--env", "NAME=VALUE", &RunArguments::env, "Set a variable; nothing is inherited"},
@@ -64,6 +65,7 @@ constexpr Option kOptions[] = {
      "Connections that may be open at once (default 256)"},
     {kPolicy, "--policy", "FILE", &RunArguments::policy, "Read a policy (JSON); options override it"},
     {kPolicy, "--seccomp", "FILE", &RunArguments::seccomp, "Replace the system call filter by an OCI profile"},
+    {kPolicy, "--apparmor", "NAME", &RunArguments::apparmor, "AppArmor profile to enter, which must be loaded"},
     {kPolicy, "--allow-degraded", "LAYER,...", &RunArguments::allow_degraded,
      "Layers that may be missing on this host, comma-separated"},
     {kPolicy, "--require", "LAYER,...", &RunArguments::require, "Layers without which nothing runs, comma-separated"},
@@ -189,6 +191,7 @@ Result<Policy> to_policy(const RunArguments& a) {
   PCTX_TRY(set("--net-bytes", a.net_bytes, policy.allowed.bytes, parse_size));
   PCTX_TRY(set("--net-connections", a.net_connections, policy.allowed.connections, parse_count));
   if (a.seccomp) policy.seccomp = *a.seccomp;
+  if (a.apparmor) policy.apparmor = *a.apparmor;
   if (a.allow_degraded) policy.allow_degraded |= PCTX_TRY(named("--allow-degraded", parse_layers(*a.allow_degraded)));
   if (a.require) policy.require |= PCTX_TRY(named("--require", parse_layers(*a.require)));
   return policy;

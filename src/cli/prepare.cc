@@ -11,6 +11,7 @@
 #include "cli/options.h"
 #include "env/build.h"
 #include "env/script.h"
+#include "env/virtualenv.h"
 #include "launch/lend.h"
 #include "sys/files.h"
 
@@ -87,6 +88,15 @@ void set_unless_given(Policy& policy, const char* name, std::string value) {
 Result<std::string> provide_python(const RunArguments& arguments, Prepared& prepared) {
   const env::Request request = PCTX_TRY(packages_wanted(arguments));
   Policy& policy = prepared.policy;
+  if (arguments.venv) {
+    if (!request.requirements.empty() || !request.python.empty())
+      return usage_error("--venv has its own packages and its own Python",
+                         "leave --with, --python and the script's own list out");
+    const env::Store store = PCTX_TRY(env::Store::open());
+    const env::Virtualenv venv = PCTX_TRY(env::open_virtualenv(*arguments.venv, store.memory()));
+    env::lend_virtualenv(policy, venv);
+    return venv.python();
+  }
   if (!request.requirements.empty()) {
     prepared.environment = PCTX_TRY(have_packages(request));
     const env::Environment& environment = *prepared.environment;

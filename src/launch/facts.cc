@@ -46,15 +46,6 @@ std::vector<std::string> words(const std::string& text) {
   return list;
 }
 
-// "docker-default (enforce)" is docker-default; what is unconfined is no profile.
-std::string own_profile() {
-  std::string label = first_line("/proc/self/attr/apparmor/current");
-  if (label.empty()) label = first_line("/proc/self/attr/current");
-  if (label.ends_with("(unconfined)")) return "";
-  label = label.substr(0, label.find(" ("));
-  return label == "unconfined" ? "" : label;
-}
-
 bool proc_is_masked() {
   const auto mounts = sys::try_read_file("/proc/self/mountinfo", 4_MiB);
   if (!mounts) return false;
@@ -189,7 +180,8 @@ HostFacts gather_facts() {
   facts.apparmor_restricts_userns = setting("/proc/sys/kernel/apparmor_restrict_unprivileged_userns");
   facts.proc_masked = proc_is_masked();
   facts.lsm = first_line("/sys/kernel/security/lsm");
-  facts.own_profile = facts.host.apparmor ? own_profile() : "";
+  if (const auto enforce = setting("/sys/fs/selinux/enforce")) facts.selinux_enforces = *enforce != 0;
+  facts.own_profile = facts.host.confined_by;
   facts.guest_profile = facts.host.apparmor_profile;
   facts.launcher_profile = sys::try_read_file("/etc/apparmor.d/pctx-sandbox").value_or("");
   facts.apparmor_parser = is_program("/usr/sbin/apparmor_parser") || is_program("/sbin/apparmor_parser");

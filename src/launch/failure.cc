@@ -76,8 +76,11 @@ Error describe_failure(const StatusFrame& frame, const Plan& plan, const Command
     case Step::rlimit:
       return os_error(fmt::format("cannot set the limit '{}'", plan.rlimits[at].name), code);
     case Step::apparmor:
-      return unavailable(fmt::format("the AppArmor profile {} cannot be entered", plan.apparmor),
-                         "load it again: sudo pctx-sandbox setup");
+      return unavailable(
+          fmt::format("the AppArmor profile {} cannot be entered", plan.apparmor),
+          plan.apparmor_stack
+              ? fmt::format("the profile that confines us must allow it: change_profile -> &{},", plan.apparmor)
+              : "load it again: sudo pctx-sandbox setup");
     case Step::landlock:
       return os_error("cannot apply the Landlock rules", code);
     case Step::seccomp:

@@ -154,7 +154,8 @@ Result<std::vector<LentTree>> fill(const Plan& plan, const Command& command, Sha
   child.rlimits = memory.array(rlimits);
   child.rlimit_count = rlimits.size();
   child.keyring = plan.keyring;
-  if (!plan.apparmor.empty()) child.apparmor = memory.keep(fmt::format("exec {}", plan.apparmor));
+  if (!plan.apparmor.empty())
+    child.apparmor = memory.keep(fmt::format("{} {}", plan.apparmor_stack ? "stack" : "exec", plan.apparmor));
   child.landlock_handled = plan.landlock_handled;
   child.landlock_scoped = plan.landlock_scoped;
   // The parent knows the ABI by what the plan asks for: scopes came with 6, and 24 bytes with them.

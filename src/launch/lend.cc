@@ -11,6 +11,7 @@
 
 #include "launch/probe.h"
 #include "plan/oci_profile.h"
+#include "sys/apparmor.h"
 #include "sys/files.h"
 
 namespace pctx {
@@ -46,6 +47,7 @@ Result<Plan> compile_here(Policy& policy, CompileInputs inputs, const CgroupHost
   for (const Bind& bind : policy.binds)
     inputs.binds.push_back(PCTX_TRY(look_at(bind.writable ? "--rw" : "--ro", bind.source)));
   if (policy.seccomp) inputs.seccomp_profile = PCTX_TRY(sys::read_file(*policy.seccomp, kMaxProfileBytes));
+  if (policy.apparmor) inputs.profile_mode = sys::profile_mode(inputs.pool ? zygote_profile(policy) : *policy.apparmor);
   inputs.no_listener = listener_is_taken();
   const HostFeatures host = probe_host(cgroups);
   if (policy.allow_degraded.any()) inputs.missing = probe_missing(policy.allow_degraded, host);

@@ -30,6 +30,9 @@ ProbedLayer in_child(std::uint64_t flags, Check check) {
   return {code == 0, code};
 }
 
+// AppArmor of Ubuntu 24.04 lets everyone make a user namespace, and gives its owner no rights in it.
+int has_power() { return ::unshare(CLONE_NEWUTS) != 0 ? errno : 0; }
+
 int mounts_a_tmpfs() {
   const int fs = abi::fsopen("tmpfs");
   if (fs < 0 || abi::fsconfig(fs, abi::kFsconfigCreate, nullptr, nullptr) != 0) return errno;
@@ -57,7 +60,7 @@ ProbedLayer probe_layer(Layer layer, const HostFeatures& host) {
   const std::uint64_t base = CLONE_NEWUSER;
   switch (layer) {
     case Layer::user:
-      return in_child(CLONE_NEWUSER, nothing);
+      return in_child(CLONE_NEWUSER, has_power);
     case Layer::pid:
       return in_child(base | CLONE_NEWPID, nothing);
     case Layer::mount:

@@ -176,6 +176,16 @@ void add_namespaces(std::vector<Remedy>& list, const HostFacts& facts) {
   } else {
     if (blocked && facts.apparmor_restricts_userns == 1 && !facts.host.privileged)
       list.push_back(launcher_profile(facts));
+    // AppArmor's own switch is known by now; who else answers EACCES is SELinux.
+    if (blocked && list.size() == before && facts.selinux_enforces == true &&
+        facts.layer(first_missing_namespace(facts)).code == EACCES)
+      list.push_back({std::string{info(first_missing_namespace(facts)).name},
+                      true,
+                      Doer::caller,
+                      "SELinux is enforcing and refuses namespaces to the domain that we run in: these lines show its "
+                      "refusals, from which a rule is made",
+                      {run("sudo ausearch -m avc -c pctx-sandbox | audit2allow -M pctx_sandbox"),
+                       run("sudo semodule -i pctx_sandbox.pp")}});
     if (!blocked && !facts.works(Layer::proc))
       list.push_back({"proc",
                       true,

@@ -26,11 +26,12 @@ struct HostFacts {
   Container container = Container::none;
   // Switches of the kernel; absent where it has none of that name.
   std::optional<long> max_user_namespaces, userns_clone, apparmor_restricts_userns;
-  bool proc_masked = false;      // something is mounted over parts of /proc
-  std::string lsm;               // the active security modules, empty if that cannot be read
-  std::string own_profile;       // the AppArmor profile that we run under, empty for none
-  bool guest_profile = false;    // loaded, whether or not we may use it
-  std::string launcher_profile;  // what is installed as ours, empty for nothing
+  bool proc_masked = false;              // something is mounted over parts of /proc
+  std::string lsm;                       // the active security modules, empty if that cannot be read
+  std::optional<bool> selinux_enforces;  // absent: no SELinux in this kernel
+  std::string own_profile;               // the AppArmor profile that we run under, empty for none
+  bool guest_profile = false;            // loaded, whether or not we may use it
+  std::string launcher_profile;          // what is installed as ours, empty for nothing
   bool apparmor_parser = false;
   CgroupVersion cgroups = CgroupVersion::none;  // mounted, whether or not any is lent to us
   std::vector<std::string> controllers;         // that are lent to us, or to this user's systemd

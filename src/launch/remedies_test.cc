@@ -325,5 +325,27 @@ TEST(Remedies, without_a_known_user_setup_does_nothing_for_one) {
   EXPECT_EQ(setup_actions(bare_metal_root(), user).size(), 1U);
 }
 
+// Fedora and its kin: no AppArmor, SELinux in its place.
+HostFacts fedora() {
+  HostFacts facts = everything();
+  facts.host.apparmor = facts.host.apparmor_profile = facts.guest_profile = facts.apparmor_parser = false;
+  facts.lsm = "lockdown,capability,yama,selinux,bpf,landlock";
+  facts.selinux_enforces = true;
+  return facts;
+}
+
+TEST(Remedies, selinux_in_apparmors_place_leaves_nothing_to_do) { EXPECT_TRUE(remedies(fedora()).empty()); }
+
+TEST(Remedies, a_refusal_of_selinux_is_called_by_its_name) {
+  HostFacts facts = fedora();
+  refuse(facts, kNamespaces, EACCES);
+  const auto list = remedies(facts);
+  ASSERT_FALSE(list.empty());
+  EXPECT_TRUE(list[0].blocks);
+  EXPECT_TRUE(has(list[0].why, "SELinux")) << list[0].why;
+  facts.selinux_enforces = false;
+  EXPECT_FALSE(has(remedies(facts)[0].why, "SELinux")) << "what is permissive refuses nothing";
+}
+
 }  // namespace
 }  // namespace pctx

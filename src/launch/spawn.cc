@@ -16,7 +16,9 @@ Result<Spawned> spawn(const Plan& plan, const Command& command, std::array<int, 
 FrameRead read_frame(int socket, StatusFrame& frame, FrameFds& fds) {
   std::array<int, kMaxFrameFds> numbers{};
   std::size_t count = 0;
-  const std::ptrdiff_t got = receive_frame(socket, frame, numbers.data(), count, MSG_DONTWAIT);
+  std::ptrdiff_t got = receive_frame(socket, frame, numbers.data(), count, MSG_DONTWAIT);
+  // A child that failed with a message of ours unread resets the connection, which is told before its own last words.
+  if (got < 0 && errno == ECONNRESET) got = receive_frame(socket, frame, numbers.data(), count, MSG_DONTWAIT);
   const int code = errno;
   for (std::size_t i = 0; i < count; ++i) fds[i] = Fd{numbers[i]};
   if (got < 0 && (code == EAGAIN || code == EINTR)) return FrameRead::nothing;

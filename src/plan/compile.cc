@@ -178,11 +178,7 @@ Result<Plan> compile(const Policy& policy, const HostFeatures& host, const Compi
   PCTX_TRY(plan_filter(plan, host, inputs));
   plan_environment(plan, host);
   plan_settings(plan);
-  if (host.apparmor_profile) plan.apparmor = inputs.pool ? kZygoteProfile : kGuestProfile;
-  plan.layer(Layer::apparmor) = host.apparmor_profile
-                                    ? LayerState{true, plan.apparmor}
-                                    : LayerState{false, host.apparmor ? "the profile pctx-sandbox-guest is not loaded"
-                                                                      : "this kernel has no AppArmor"};
+  PCTX_TRY(plan_apparmor(plan, host, inputs));
   PCTX_TRY(check_layers(plan));
   return plan;
 }

@@ -37,7 +37,8 @@ struct CompileInputs {
   bool folder = false;                         // of a pool: Workers are lent a folder, at /mnt, when they are leased
   bool pool = false;                           // for a Zygote and the Workers that are forked from it
   bool no_listener = false;  // a container's own listener is in the way: refusals are answered without being recorded
-  LayerSet missing;          // layers that a probe found this host cannot give (only asked when degrading is allowed)
+  std::optional<std::string> profile_mode;  // of policy.apparmor, if it is loaded
+  LayerSet missing;  // layers that a probe found this host cannot give (only asked when degrading is allowed)
 };
 
 // One step in building the box's root. Targets are relative to it.
@@ -135,8 +136,9 @@ struct Plan {
   std::uint64_t landlock_handled = 0, landlock_scoped = 0;
   std::vector<LandlockRule> landlock;
   std::vector<sock_filter> filter;
-  bool listener = false;  // refusals come to the supervisor, which names them in the report
-  std::string apparmor;   // the profile that the guest enters; empty: none
+  bool listener = false;        // refusals come to the supervisor, which names them in the report
+  std::string apparmor;         // the profile that the guest enters; empty: none
+  bool apparmor_stack = false;  // on top of the one that we are under
   bool keyring = true;
   std::string home, workdir, path;
   std::vector<std::string> env;  // NAME=VALUE
@@ -152,6 +154,9 @@ struct Plan {
   const LayerState& layer(Layer which) const { return layers[index(which)]; }
 };
 
+// The profile of a pool: what its Zygote enters, and its Workers with it.
+std::string zygote_profile(const Policy& policy);
+
 // Where a guest finds programs unless the policy says otherwise.
 inline constexpr const char* kDefaultPath = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
 
@@ -163,6 +168,7 @@ std::uint64_t wanted_namespaces(const Policy& policy);
 Result<void> plan_root(Plan& plan, const HostFeatures& host, const CompileInputs& inputs);
 Result<void> plan_limits(Plan& plan, const HostFeatures& host);
 Result<void> plan_network(Plan& plan);
+Result<void> plan_apparmor(Plan& plan, const HostFeatures& host, const CompileInputs& inputs);
 void plan_landlock(Plan& plan, const HostFeatures& host, const CompileInputs& inputs);
 Result<void> plan_filter(Plan& plan, const HostFeatures& host, const CompileInputs& inputs);
 

@@ -197,6 +197,7 @@ Result<Policy> policy_from_json(std::string_view input, Policy policy) {
          return at("network", parse_network(value.get<std::string>(), policy));
        }},
       {"seccomp", field("seccomp", policy.seccomp, text)},
+      {"apparmor", field("apparmor", policy.apparmor, text)},
       {"require", [&](const Json& value) { return layers("require", value, policy.require); }},
       {"allow_degraded", [&](const Json& value) { return layers("allow_degraded", value, policy.allow_degraded); }},
   };
@@ -246,6 +247,7 @@ std::string policy_to_json(const Policy& policy) {
   out["identity"] = {{"env", env}, {"hostname", policy.hostname}, {"uid", policy.uid}};
   out["network"] = network_json(policy);
   if (policy.seccomp) out["seccomp"] = *policy.seccomp;
+  if (policy.apparmor) out["apparmor"] = *policy.apparmor;
   for (const auto& [key, set] : {std::pair{"require", policy.require}, {"allow_degraded", policy.allow_degraded}})
     for (const LayerInfo& entry : kLayers)
       if (set.test(index(entry.layer))) out[key].push_back(entry.name);

@@ -53,8 +53,9 @@ struct Policy {
   std::string hostname = "sandbox";
   std::uint32_t uid = 1000;
   Network network = Network::none;
-  NetworkPolicy allowed;               // with Network::allow
-  std::optional<std::string> seccomp;  // path of an OCI profile that replaces the default filter
+  NetworkPolicy allowed;                // with Network::allow
+  std::optional<std::string> seccomp;   // path of an OCI profile that replaces the default filter
+  std::optional<std::string> apparmor;  // name of the AppArmor profile to enter; it must be loaded
   LayerSet require;
   LayerSet allow_degraded;
 };
@@ -63,6 +64,8 @@ struct Policy {
 Result<Bind> parse_bind(std::string_view text, bool writable);
 Result<Tmpfs> parse_tmpfs(std::string_view text);
 Result<std::pair<std::string, std::string>> parse_env(std::string_view text);
+// Of an AppArmor profile of ours or our users': also a file's name, and never more than itself in a rule.
+bool is_profile_name(std::string_view name);
 Result<LayerSet> parse_layers(std::string_view comma_separated);
 // none, host, or allow:HOST,HOST…; with the first two, limits of the third that stood there before go.
 Result<void> parse_network(std::string_view text, Policy& policy);

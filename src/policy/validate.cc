@@ -92,6 +92,12 @@ Result<void> check_network(const Policy& policy) {
 
 }  // namespace
 
+bool is_profile_name(std::string_view name) {
+  return !name.empty() && name.size() <= 100 && name.front() != '.' && name.front() != '-' &&
+         name.find_first_not_of("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789._-") ==
+             std::string_view::npos;
+}
+
 Result<void> validate(const Policy& policy) {
   const Limits& limits = policy.limits;
   const std::array<Range, 7> ranges{{
@@ -119,6 +125,9 @@ Result<void> validate(const Policy& policy) {
   PCTX_TRY(check_targets(policy));
   PCTX_TRY(check_identity(policy));
   PCTX_TRY(check_network(policy));
+  if (policy.apparmor && !is_profile_name(*policy.apparmor))
+    return usage_error(fmt::format("--apparmor: '{}' is not a profile's name", *policy.apparmor),
+                       "names have letters, digits, dots, dashes and underscores, at most 100 of them");
   if (!policy.workdir.empty()) PCTX_TRY(check_guest_path("--workdir", policy.workdir));
   if (const LayerSet both = policy.require & policy.allow_degraded; both.any())
     for (const LayerInfo& entry : kLayers)

@@ -25,6 +25,9 @@ constexpr const char* kContainerFix =
     "(Docker: --security-opt seccomp=unconfined --security-opt apparmor=unconfined --security-opt "
     "systempaths=unconfined)";
 
+constexpr const char* kAppArmorFix =
+    "AppArmor restricts user namespaces on this host: load our profile once with 'sudo pctx-sandbox setup'";
+
 // The inode numbers of the kernel's first namespaces never change (proc_ns.h). Virtual machines are made from images
 // too, and keep their marker files.
 bool in_first_namespaces() {
@@ -65,6 +68,8 @@ Error explain_clone_failure(int code) {
     error.hint = "the host's limit of namespaces is reached: raise /proc/sys/user/max_*_namespaces";
   else if (code == EPERM && is_zero("/proc/sys/kernel/unprivileged_userns_clone"))
     error.hint = "unprivileged user namespaces are switched off: sudo sysctl -w kernel.unprivileged_userns_clone=1";
+  else if ((code == EPERM || code == EACCES) && ::geteuid() != 0 && apparmor_restricts_namespaces())
+    error.hint = kAppArmorFix;
   else if ((code == EPERM || code == ENOSYS) && in_container())  // the default filters answer ENOSYS for clone3
     error.hint = kContainerFix;
   else if (code == EAGAIN)
@@ -78,8 +83,7 @@ Error explain_privilege_failure(std::string what, int code) {
   Error error = os_error(std::move(what), code);
   error.kind = ErrorKind::unavailable;
   if (apparmor_restricts_namespaces())
-    error.hint =
-        "AppArmor restricts user namespaces on this host: load our profile once with 'sudo pctx-sandbox setup'";
+    error.hint = kAppArmorFix;
   else if (in_container())
     error.hint = kContainerFix;
   else

@@ -16,6 +16,7 @@
 #include <fmt/format.h>
 
 #include "base/units.h"
+#include "sys/apparmor.h"
 #include "sys/delegation.h"
 #include "sys/files.h"
 #include "sys/kernel_abi.h"
@@ -103,20 +104,6 @@ std::uint64_t mapped_ids_end() {
       end = std::max<std::uint64_t>(end, inside + count);
   }
   return end;
-}
-
-// The list of loaded profiles is root's to read; this directory is everyone's, and holds one entry "NAME.N" for each.
-bool profile_is_loaded(std::string_view profile) {
-  DIR* entries = ::opendir("/sys/kernel/security/apparmor/policy/profiles");
-  if (entries == nullptr) return false;
-  bool found = false;
-  while (const dirent* entry = ::readdir(entries)) {
-    const std::string_view name = entry->d_name;
-    const std::size_t dot = name.rfind('.');
-    found |= dot != std::string_view::npos && name.substr(0, dot) == profile;
-  }
-  ::closedir(entries);
-  return found;
 }
 
 // Blanks, backslashes and line ends are octal in the kernel's list of mounts.
@@ -277,10 +264,12 @@ HostFeatures probe_host(const CgroupHost* known) {
     (void)std::sscanf(name.release, "%d.%d", &host.kernel_major, &host.kernel_minor);
   }
   host.landlock_abi = std::max(0, abi::landlock_create_ruleset(nullptr, 0, 1 /* VERSION */));
-  const auto apparmor = sys::try_read_file("/sys/module/apparmor/parameters/enabled");
-  host.apparmor = apparmor && apparmor->starts_with('Y');
+  host.apparmor = sys::kernel_has_apparmor();
   if (host.apparmor) {
-    host.apparmor_profile = profile_is_loaded(kGuestProfile) && profile_is_loaded(kZygoteProfile);
+    const auto guest = sys::profile_mode(kGuestProfile), zygote = sys::profile_mode(kZygoteProfile);
+    host.apparmor_profile = guest && zygote;
+    if (host.apparmor_profile) host.apparmor_mode = *guest == "enforce" ? *zygote : *guest;
+    host.confined_by = sys::own_profile();
   }
   host.cgroup = known != nullptr ? *known : probe_cgroups();
   if (host.privileged) {

@@ -49,6 +49,8 @@ struct HostFeatures {
   int landlock_abi = 0;
   bool apparmor_profile = false;  // the profiles of guests are loaded
   bool apparmor = false;
+  std::string apparmor_mode = "enforce";  // theirs
+  std::string confined_by;                // the profile that we run under ourselves, empty for none
   CgroupHost cgroup;
   std::uint32_t first_free_id = 0;  // privileged: start of the ids that no account uses
   std::optional<IdRange> subuid, subgid;

@@ -85,3 +85,9 @@ def called(world, networked, sandbox_bin, tmp_path):
         return json.loads(done.stdout.splitlines()[-1])
 
     return run
+@pytest.fixture(scope="session")
+def virtualenv(tmp_path_factory):
+    """A virtualenv of the box's own Python, without packages."""
+    folder = tmp_path_factory.mktemp("virtualenv") / "venv"
+    subprocess.run(["/usr/bin/python3", "-m", "venv", "--without-pip", str(folder)], check=True, capture_output=True)
+    return str(folder)

@@ -1,54 +1,12 @@
 """`--tty`: a terminal of the box's own between the caller's and the guest."""
 
-import contextlib
-import fcntl
 import os
 import pty
-import struct
 import subprocess
 import termios
 
 import pytest
-
-
-class Terminal:
-    """A real terminal with a run on it, and the termios state before."""
-
-    def __init__(self, command, rows=33, columns=99):
-        self.master, self.slave = pty.openpty()
-        fcntl.ioctl(self.slave, termios.TIOCSWINSZ, struct.pack("4H", rows, columns, 0, 0))
-        self.before = termios.tcgetattr(self.slave)
-        self.process = subprocess.Popen(
-            command, stdin=self.slave, stdout=self.slave, stderr=self.slave, start_new_session=True
-        )
-
-    def read_until(self, word):
-        shown = b""
-        while word not in shown:
-            try:
-                data = os.read(self.master, 65536)
-            except OSError:
-                break
-            if not data:
-                break
-            shown += data
-        return shown
-
-    def finish(self):
-        status = self.process.wait(20)
-        os.set_blocking(self.master, False)
-        shown = b""
-        with contextlib.suppress(OSError):
-            while data := os.read(self.master, 65536):
-                shown += data
-        return status, shown
-
-    def close(self):
-        if self.process.poll() is None:
-            self.process.kill()
-            self.process.wait()
-        os.close(self.master)
-        os.close(self.slave)
+from terminals import Terminal
 
 
 @pytest.fixture

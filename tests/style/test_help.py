@@ -34,13 +34,13 @@ def verbs(pctx):
     done = pctx("--help")
     assert done.returncode == 0, done.stderr
     listed = re.split(r"^subcommands:", done.stdout, flags=re.IGNORECASE | re.MULTILINE)[-1]
-    names = re.findall(r"^  ([a-z]+)\b", listed, re.MULTILINE)
+    names = re.findall(r"^  ([a-z-]+)\b", listed, re.MULTILINE)
     assert set(names) >= VERBS, done.stdout
     texts = {name: pctx(name, "--help").stdout for name in names}
     # Verbs of a verb, such as `env build`.
     for name, text in list(texts.items()):
         inner = re.split(r"^subcommands:", text, flags=re.IGNORECASE | re.MULTILINE)[1:]
-        for word in re.findall(r"^  ([a-z]+)\b", inner[0].split("\n\n")[0], re.MULTILINE) if inner else []:
+        for word in re.findall(r"^  ([a-z-]+)\b", inner[0].split("\n\n")[0], re.MULTILINE) if inner else []:
             texts[f"{name} {word}"] = pctx(name, word, "--help").stdout
     return texts
 

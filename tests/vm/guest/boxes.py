@@ -9,6 +9,9 @@ from pathlib import Path
 CGROUPS = Path("/sys/fs/cgroup")
 SLOW = float(os.environ.get("PCTX_TEST_SLOW", "1"))
 PROFILE = "pctx-sandbox-guest"
+# Made by image.sh on Debian's root.
+VENV = "/home/tester/venv"
+RESTRICTION = Path("/proc/sys/kernel/apparmor_restrict_unprivileged_userns")
 
 
 def wait_until(condition, seconds=2.0):

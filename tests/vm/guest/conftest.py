@@ -9,13 +9,16 @@ import subprocess
 from pathlib import Path
 
 import pytest
-from boxes import CGROUPS, SLOW, Ended, Machine, Running, wait_until
+from boxes import CGROUPS, RESTRICTION, SLOW, VENV, Ended, Machine, Running, wait_until
 
 # Which of the machines a test is for; another machine of the same run has the rest.
 MARKERS = {
     "lent": "needs cgroups that the host lends: to root always, to a user with systemd",
     "unlent": "claims something about users to whom nothing is delegated",
     "systemd": "needs systemd as pid 1",
+    "venv": "needs the virtualenv of Debian's image",
+    "unreserved": "claims something about kernels that leave user namespaces to everyone",
+    "reserved": "needs a kernel that reserves user namespaces for named programs (Ubuntu's)",
 }
 
 
@@ -34,6 +37,9 @@ def pytest_collection_modifyitems(config, items):
     unwanted = {"unlent" if machine.lends_cgroups else "lent"}
     if not machine.systemd:
         unwanted.add("systemd")
+    if not os.path.isdir(VENV):
+        unwanted.add("venv")
+    unwanted.add("unreserved" if RESTRICTION.exists() else "reserved")
     elsewhere = [item for item in items if unwanted & {mark.name for mark in item.iter_markers()}]
     if elsewhere:
         config.hook.pytest_deselected(items=elsewhere)
@@ -57,7 +63,9 @@ def box(binary, tmp_path):
     def run(*arguments, prefix=(), env=None, limit=60):
         report = tmp_path / "report.json"
         report.unlink(missing_ok=True)
-        command = [*prefix, binary, "run", "--report", str(report), *map(str, arguments)]
+        # The default of 30 s is short for an emulated machine on a busy host; who has a deadline to show names it.
+        options = [] if "--timeout" in arguments else ["--timeout", "250s"]
+        command = [*prefix, binary, "run", "--report", str(report), *options, *map(str, arguments)]
         done = subprocess.run(
             command, stdin=subprocess.DEVNULL, capture_output=True, env=env, timeout=limit * max(1, SLOW / 4)
         )

@@ -4,13 +4,12 @@ import subprocess
 from pathlib import Path
 
 import pytest
-from boxes import PROFILE
+from boxes import PROFILE, RESTRICTION
 
 pytestmark = pytest.mark.vm
 
 TREE = Path(__file__).resolve().parents[3]
 SOURCE = TREE / "packaging/apparmor" / PROFILE
-RESTRICTION = Path("/proc/sys/kernel/apparmor_restrict_unprivileged_userns")
 
 
 @pytest.fixture
@@ -50,10 +49,9 @@ def test_without_the_profile_the_receipt_says_so_and_require_refuses(box, profil
         subprocess.run(["apparmor_parser", "--replace", str(SOURCE)], check=True)
 
 
+@pytest.mark.reserved
 @pytest.mark.rootless_only
 def test_a_box_starts_where_user_namespaces_are_reserved_for_named_programs(box):
-    if not RESTRICTION.exists():
-        pytest.skip(f"needs a kernel with {RESTRICTION.name} (Ubuntu's; Debian's has none)")
-    if RESTRICTION.read_text().strip() != "1":
-        pytest.skip(f"needs {RESTRICTION.name} = 1")
+    """After `setup`, which the tests of root did before (test_reserved.py)."""
+    assert RESTRICTION.read_text().strip() == "1"
     assert box("--", "true").status == 0

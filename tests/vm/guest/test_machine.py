@@ -25,6 +25,7 @@ def test_landlock_is_there_exactly_when_the_kernel_has_it(machine):
     assert (machine.landlock_abi >= 1) == (machine.kernel >= (5, 13))
 
 
+@pytest.mark.unreserved
 def test_an_ordinary_user_may_make_user_namespaces():
     done = subprocess.run(["unshare", "--user", "--map-root-user", "id", "-u"], capture_output=True, text=True)
     assert (done.returncode, done.stdout) == (0, "0\n"), done.stderr

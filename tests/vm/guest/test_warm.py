@@ -16,15 +16,15 @@ CALLS = """
 import json
 from pctx_sandbox import sandbox
 
-@sandbox
+@sandbox(timeout_sec=300)
 def add(a, b):
     return a + b
 
-@sandbox
+@sandbox(timeout_sec=300)
 def label():
     return open("/proc/self/attr/current").read()
 
-@sandbox(memory_mb=96)
+@sandbox(memory_mb=96, timeout_sec=300)
 def take(size):
     memory = bytearray(size)
     memory[::4096] = b"x" * len(memory[::4096])

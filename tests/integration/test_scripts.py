@@ -2,6 +2,7 @@
 
 # ruff: noqa: E501 -- programs stand here as they run
 
+import json
 import os
 import shutil
 import subprocess
@@ -195,6 +196,57 @@ os._exit(7)
     for stdin in (None, "text"):
         res, _ = run_sandboxed(conf, code=code, stdin=stdin, timeout=120)
         assert (res.returncode, res.outcome["kind"]) == (7, "exited")
+
+
+@pytest.fixture
+def folders():
+    with tempfile.TemporaryDirectory(prefix="pctx-f-") as path:
+        yield Path(path)
+
+
+def test_each_script_has_its_own_folder_and_no_other(conf, folders):
+    """One Zygote for all of them; a script finds its own folder, nothing above it and nobody else's."""
+    code = "import os; print(sorted(os.listdir('/mnt')), os.listdir('/mnt/..') == os.listdir('/')); open('/mnt/mine', 'w').close()"
+    for number in range(8):
+        (folders / str(number)).mkdir()
+        (folders / str(number) / f"in{number}").write_text("")
+        res, changed = run_sandboxed(conf, code=code, mnt_dir=folders / str(number), timeout=120)
+        assert (res.stdout, changed) == (f"['in{number}'] True\n", ["mine"]), res.stderr
+    status = subprocess.run(
+        [os.environ["PCTX_SANDBOX_BINARY"], "status", "--json"], capture_output=True, text=True, check=True
+    )
+    with_calls = [pool["calls"] for pool in json.loads(status.stdout)["pools"] if pool["calls"] >= 8]
+    assert with_calls, status.stdout
+
+
+def test_a_lent_folder_holds_no_way_out(conf, folders):
+    """Links lead nowhere but into the box, devices and set-id programs are dead, and nothing can be mounted or unmounted."""
+    (folders / "etc").symlink_to("/etc")
+    (folders / "up").symlink_to("..")
+    (folders / "root").symlink_to("/proc/1/root")
+    shutil.copy("/bin/true", folders / "program")
+    (folders / "program").chmod(0o6755)
+    code = """
+import ctypes, os, stat
+print(open('/mnt/etc/passwd').read().startswith('sandbox:'))
+print(os.path.samefile('/mnt/up', '/'))
+try: print(os.listdir('/mnt/root/home'))
+except OSError as error: print('closed')
+options = [line.split()[5] for line in open('/proc/self/mountinfo') if line.split()[4] == '/mnt']
+print([o in options[0].split(',') for o in ('rw', 'nosuid', 'nodev')], len(options))
+libc = ctypes.CDLL(None, use_errno=True)
+print(libc.umount2(b'/mnt', 2), libc.mount(b'none', b'/mnt', b'tmpfs', 0, None))
+"""
+    res, _ = run_sandboxed(conf, code=code, mnt_dir=folders, timeout=120)
+    lines = res.stdout.splitlines()
+    assert lines[0] == "True" and lines[1] == "True", res.stdout + res.stderr
+    assert lines[2] in ("closed", "['sandbox']")
+    assert lines[3:] == ["[True, True, True] 1", "-1 -1"]
+
+
+def test_a_folder_is_not_shown_to_the_next_script(conf, folders):
+    run_sandboxed(conf, code="open('/mnt/left', 'w').close()", mnt_dir=folders, timeout=120)
+    assert run_sandboxed(conf, code="import os; print(os.listdir('/mnt'))", timeout=120)[0].stdout == "[]\n"
 
 
 def interpreter_elsewhere(folder):

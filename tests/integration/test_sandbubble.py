@@ -118,11 +118,15 @@ EXAMPLES = {
 }
 
 
+def python_path(tree):
+    return f"{tree / 'python'}:{os.environ.get('PYTHONPATH', '')}"
+
+
 def as_a_program(example, venv, tree):
     text = example.replace("from sandbox import", "from pctx_sandbox.sandbubble import").replace(
         "/path/to/venv", str(venv)
     )
-    env = {**os.environ, "CODEEXEC_SANDBOX_VENV": str(venv), "PYTHONPATH": str(tree / "python")}
+    env = {**os.environ, "CODEEXEC_SANDBOX_VENV": str(venv), "PYTHONPATH": python_path(tree)}
     return text.replace("timeout=5", "timeout=60"), env
 
 
@@ -154,7 +158,7 @@ for on in (True, False):
     world.names({"a.test": {"A": ["5.5.5.5"]}})
     # The world has a network of its own, so it needs a Broker of its own.
     with tempfile.TemporaryDirectory(prefix="pctx-n-", dir="/tmp") as place:
-        env = {**os.environ, "PYTHONPATH": str(tree / "python"), "PCTX_SANDBOX_SOCKET": f"{place}/s"}
+        env = {**os.environ, "PYTHONPATH": python_path(tree), "PCTX_SANDBOX_SOCKET": f"{place}/s"}
         done = world.run(sys.executable, "-c", program, env=env, timeout=300)
         world.run(os.environ["PCTX_SANDBOX_BINARY"], "stop", env=env)
     assert done.returncode == 0, done.stderr
@@ -290,7 +294,7 @@ def test_killed_caller_takes_its_box_along(venv, tree, folder):
 from pctx_sandbox.sandbubble import SandboxConfig, run_sandboxed
 run_sandboxed(SandboxConfig(venv_path={str(venv)!r}, warm=False), code={code!r}, mnt_dir={str(folder)!r})
 """
-    process = subprocess.Popen([sys.executable, "-c", program], env={**os.environ, "PYTHONPATH": str(tree / "python")})
+    process = subprocess.Popen([sys.executable, "-c", program], env={**os.environ, "PYTHONPATH": python_path(tree)})
     wait_until((folder / "begun").exists)
     process.kill()
     process.wait()

@@ -1,0 +1,47 @@
+#include "launch/profile_text.h"
+
+#include <gtest/gtest.h>
+
+#include "sys/kernel_abi.h"
+
+namespace pctx {
+namespace {
+
+Plan plan_with(std::string lent) {
+  Plan plan;
+  plan.root = {{.kind = RootOpKind::directory, .target = "usr"},
+               {.kind = RootOpKind::bind, .target = "usr", .text = "/usr", .directory = true},
+               {.kind = RootOpKind::bind, .target = std::move(lent), .text = "/x", .directory = true},
+               {.kind = RootOpKind::bind, .target = "opt/venv/pyvenv.cfg", .text = "/x"},
+               {.kind = RootOpKind::bind, .target = "dev/null", .text = "/dev/null", .device = true},
+               {.kind = RootOpKind::scratch, .target = "tmp"}};
+  return plan;
+}
+
+TEST(PayloadProfile, names_what_the_box_has_and_nothing_else) {
+  const auto text = payload_profile("mine", plan_with("home/ada/venv/lib"));
+  ASSERT_TRUE(text);
+  for (const char* rule :
+       {"profile mine flags=", "profile mine-zygote flags=", "  /usr/** mrix,\n", "  /home/ada/venv/lib/** mrix,\n",
+        "  /opt/venv/pyvenv.cfg mrix,\n", "  /dev/null rw,\n", "  /tmp/** mrwlkix,\n", "  deny mount,\n",
+        "  deny capability,\n", "  signal (send) peer=mine-zygote,\n", "  include if exists <local/mine>\n"})
+    EXPECT_NE(text->find(rule), std::string::npos) << rule << "\n" << *text;
+  for (const char* rule : {"  file,", "/home/ada/**", "  /** ", "userns", "  /proc/** rw"})
+    EXPECT_EQ(text->find(rule), std::string::npos) << rule;
+}
+
+TEST(PayloadProfile, a_path_that_is_more_than_itself_is_refused) {
+  EXPECT_NE(payload_profile("mine", plan_with("a b/lib"))->find("  \"/a b/lib/**\" mrix,\n"), std::string::npos);
+  for (const char* path : {"a*/lib", "a{b,c}", "a\"b", "@{HOME}/x", "a\nb", "a?", "a[b]"})
+    EXPECT_FALSE(payload_profile("mine", plan_with(path))) << path;
+}
+
+TEST(ProfileDiff, shows_changed_lines_with_their_neighbours) {
+  EXPECT_EQ(profile_diff("a\nb\n", "a\nb\n"), "");
+  EXPECT_EQ(profile_diff("1\n2\n3\n4\n5\nold\n6\n7\n8\n9\n", "1\n2\n3\n4\n5\nnew\n6\n7\n8\n9\n"),
+            "  4\n  5\n- old\n+ new\n  6\n  7\n");
+  EXPECT_EQ(profile_diff("a\n", "a\nb\n"), "  a\n+ b\n");
+}
+
+}  // namespace
+}  // namespace pctx
