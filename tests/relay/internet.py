@@ -84,6 +84,8 @@ class Plain(socketserver.BaseRequestHandler):
             held += data
             while b"\r\n\r\n" in held:
                 head, _, held = held.partition(b"\r\n\r\n")
+                if b"vanish" in head:
+                    return
                 if b"websocket" in head and b"refuse" not in head:
                     self.request.sendall(b"HTTP/1.1 101 Switching Protocols\r\n\r\n")
                     continue
@@ -108,6 +110,8 @@ class Tls(socketserver.BaseRequestHandler):
     def handle(self):
         address = self.request.getsockname()[0]
         write(tls_connection=address)
+        if address.endswith(".53"):
+            return self.request.recv(65536)  # and no answer
         if address.endswith(".36"):
             return self.serve(RESUMABLE, ["resumable"])
         context, seen = tls_context(address), []

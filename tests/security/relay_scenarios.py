@@ -30,6 +30,7 @@ ZONE = {
     "rebind.example.com": {"turns": [["93.184.216.34"], ["10.0.0.5"]]},
     "again.example.com": ["93.184.216.35"],
     "resumed.example.com": ["93.184.216.36"],
+    "vanish.example.com": ["93.184.216.53"],
 }
 
 

@@ -258,6 +258,32 @@ say([welcomed, more, wait_for(lambda: attempt(lambda: connect("api.example.com",
     assert lines(seen, reason="more than 8 connections at once", allowed=False)
 
 
+def test_a_server_that_leaves_without_an_answer_leaves_no_connection_behind():
+    """The gates of 80 and 443 wait for an answer before they read on."""
+    seen = world(
+        """
+upgrade = "GET / HTTP/1.1\\r\\nHost: api.example.com\\r\\nConnection: Upgrade\\r\\nUpgrade: websocket\\r\\nX: vanish"
+def leave(action):
+    said = attempt(action)
+    return said == "" or isinstance(said, list)
+def ask():
+    with connect("api.example.com", 80) as stream:
+        stream.sendall(upgrade.encode() + b"\\r\\n\\r\\n")
+        return stream.recv(100).decode()
+for _ in range(3):
+    assert wait_for(lambda: "Host:" in str(attempt(lambda: get("api.example.com"))))
+    assert leave(ask)
+    assert leave(lambda: tls("vanish.example.com"))
+say(wait_for(lambda: "Host:" in str(attempt(lambda: get("api.example.com")))))
+""",
+        "api.example.com,vanish.example.com",
+        "--connections",
+        "2",
+    )
+    assert seen["said"] == [True]
+    assert len(logged(seen, "tls_connection")) >= 3
+
+
 def test_what_a_guest_can_make_it_keep_is_bounded():
     """Floods of names, of half greetings and of attempts; afterwards a neighbour's request is answered as before."""
     seen = world(
