@@ -2,6 +2,7 @@
 
 # ruff: noqa: E501 -- programs stand here as they run
 
+import asyncio
 import json
 import os
 import shutil
@@ -13,7 +14,7 @@ from pathlib import Path
 
 import pctx_sandbox
 import pytest
-from pctx_sandbox.sandbubble import SandboxConfig, run_sandboxed
+from pctx_sandbox.sandbubble import SandboxConfig, VirtualenvError, run_sandboxed, run_sandboxed_async
 from pctx_sandbox.sandbubble.virtualenv import inspect_virtualenv
 
 pytestmark = pytest.mark.usefixtures("own_broker")
@@ -148,6 +149,42 @@ def test_a_changed_virtualenv_is_seen_by_the_next_script(conf, venv):
     (site / "appeared.py").unlink()
     seen.append(run_sandboxed(conf, code=code, timeout=120)[0].stdout)
     assert seen == ["0 False\n", "1 False\n", "2 True\n", "None False\n"]
+
+
+def test_a_virtualenv_that_is_swapped_during_the_run(tmp_path):
+    """The script goes on with what it was lent; the next one gets what is there then, or a clear sentence."""
+    first, second = tmp_path / "v", tmp_path / "w"
+    for path in (first, second):
+        subprocess.run([sys.executable, "-m", "venv", "--without-pip", str(path)], check=True)
+        (site_packages(path) / "whose.py").write_text(f"NAME = {path.name!r}\n")
+    conf = SandboxConfig(venv_path=first)
+
+    async def swapped(folder):
+        call = asyncio.create_task(run_sandboxed_async(conf, code=WAITS, mnt_dir=folder, timeout=300))
+        while not (folder / "begun").exists():
+            assert not call.done(), call.result()
+            await asyncio.sleep(0.01)
+        first.rename(tmp_path / "old")
+        second.rename(first)
+        (folder / "go").write_text("")
+        return (await call)[0]
+
+    with tempfile.TemporaryDirectory() as folder:
+        res = asyncio.run(swapped(Path(folder)))
+    assert res.stdout == "v\n", res.stderr
+    assert run_sandboxed(conf, code="import whose; print(whose.NAME)", timeout=300)[0].stdout == "w\n"
+    shutil.rmtree(first)
+    with pytest.raises(VirtualenvError, match="there is no virtualenv"):
+        run_sandboxed(conf, code="1")
+
+
+WAITS = """
+import os, time
+open('/mnt/begun', 'w').close()
+while not os.path.exists('/mnt/go'): time.sleep(0.01)
+import whose
+print(whose.NAME)
+"""
 
 
 def test_scripts_share_nothing(conf):
