@@ -281,6 +281,31 @@ print(libc.umount2(b'/mnt', 2), libc.mount(b'none', b'/mnt', b'tmpfs', 0, None))
     assert lines[3:] == ["[True, True, True] 1", "-1 -1"]
 
 
+LOOKS_AROUND = """
+import os
+SEEN, OPENED = [], []
+for number in os.listdir('/proc'):
+    if not number.isdigit() or int(number) == os.getpid(): continue
+    try: SEEN.append(open(f'/proc/{number}/comm').read().strip())
+    except OSError: continue
+    for part, look in (('root/etc', os.listdir), ('cwd', os.listdir), ('fd', os.listdir), ('mem', open), ('ns/mnt', os.stat)):
+        try: look(f'/proc/{number}/{part}'); OPENED.append((SEEN[-1], part))
+        except OSError: pass
+"""
+
+
+def test_a_hostile_module_does_not_get_to_the_host_by_who_lends_folders(tmp_path, folders):
+    """It is imported in the Zygote, where the process that sees the host's mounts has a pid."""
+    subprocess.run([sys.executable, "-m", "venv", "--without-pip", str(tmp_path / "v")], check=True)
+    (site_packages(tmp_path / "v") / "looks.py").write_text(LOOKS_AROUND)
+    code = "import sys, looks; print(looks.SEEN); print(looks.OPENED)"
+    conf = SandboxConfig(venv_path=tmp_path / "v", preload=["looks"])
+    res, _ = run_sandboxed(conf, code=code, mnt_dir=folders, timeout=120)
+    seen, opened = res.stdout.splitlines()
+    assert "pctx-binder" in seen, res.stdout + res.stderr  # the control: it was there to be found
+    assert "pctx-binder" not in opened, opened
+
+
 def test_a_folder_is_not_shown_to_the_next_script(conf, folders):
     run_sandboxed(conf, code="open('/mnt/left', 'w').close()", mnt_dir=folders, timeout=120)
     assert run_sandboxed(conf, code="import os; print(os.listdir('/mnt'))", timeout=120)[0].stdout == "[]\n"
