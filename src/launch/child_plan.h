@@ -142,7 +142,7 @@ struct ChildPlan {
   const void* init_image;
   std::size_t init_size;
   bool terminal, send_probes;
-  bool folder;  // a maker's: leave a binder behind
+  bool folder;     // a maker's: leave a binder behind
   winsize window;  // of the caller's terminal
   const char* workdir;
   bool pin;  // the guest stays on `cpus`
