@@ -283,7 +283,7 @@ QUICK: list[Part] = [
     ("unit tests, ASan and UBSan", sanitized_unit_tests),
 ]
 SLOW: list[Part] = [
-    ("virtual machines with cgroup v2 and AppArmor", lambda: script(["tests/vm/run.sh"], timeout=5400)),
+    ("virtual machines with cgroup v2 and AppArmor", lambda: script(["tests/vm/run.sh"], timeout=12000)),
     ("chaos, as root", lambda: pytest(myself(), "tests", "-m", "chaos", timeout=1800)),
     ("the wheel and the clone, installed", lambda: script(["scripts/check-wheel.sh"], timeout=3300)),
     ("fuzzing, 60 s each", lambda: script(["scripts/fuzz.sh", "60"], timeout=1800)),
