@@ -13,7 +13,7 @@ SUITES = (["tests/vm/guest"], ["tests/integration", "tests/security"])
 PROFILE = TREE / "packaging/apparmor/pctx-sandbox-guest"
 USERS = ("root", "tester")
 # A suite that hangs must not take the others' results with it.
-SUITE_LIMIT = 900
+SUITE_LIMIT = 1800
 PASS_ON = ("PATH", "LANG", "PCTX_SANDBOX_BIN", "PCTX_TEST_SLOW", "PCTX_VM", "PYTHONDONTWRITEBYTECODE")
 
 
@@ -45,6 +45,8 @@ def run_suite(user: str, paths: list[str]) -> tuple[int, int, int]:
         "--continue-on-collection-errors",
         # Claims about big packages and tools that this small machine lacks; the host's run has them.
         "--ignore=tests/integration/test_everyday.py",
+        # Half of it claims something about kernels without AppArmor; test_profiles.py has the claims with it.
+        "--ignore=tests/integration/test_selfcheck.py",
         # Both, so that tests/conftest.py keeps what is marked for this machine.
         "-m",
         "vm or not vm",

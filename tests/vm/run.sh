@@ -12,7 +12,7 @@
 #   --init direct    no service manager: cgroup v2, nothing delegated (the default)
 #   --init systemd   systemd as pid 1, user managers with delegated cgroups
 #   --suites vm      only tests/vm/guest; all (the default) adds tests/integration and tests/security
-#   --limit SECONDS  the machine is killed after this time (default 2100)
+#   --limit SECONDS  the machine is killed after this time (default 4200)
 #
 # PCTX_SANDBOX_BIN  the binary under test (default: the tree's .venv/bin/pctx-sandbox)
 # PCTX_VM_ACCEL     tcg (default: works everywhere, about 20 times slower) or kvm
@@ -56,7 +56,7 @@ if [ $# -eq 0 ]; then
 fi
 
 words=("$@")
-kernel=6.1 init=direct suites=all limit=2100 command=()
+kernel=6.1 init=direct suites=all limit=4200 command=()
 while [ $# -gt 0 ]; do
   case $1 in
     --kernel) kernel=${2:?--kernel needs 6.1, 5.10 or 6.8}; shift ;;
