@@ -19,6 +19,7 @@ struct BrokerOptions {
   std::chrono::seconds unused_lease{60};
   std::size_t max_workers = 64;  // alive at one time, over all pools
   std::size_t max_queue = 1000;  // callers that wait for one
+  bool inside = false;           // in a container, whose user namespace may not know the caller's uid
 };
 
 // Serves `listener` until nobody has called for a while, or somebody asks it to stop.

@@ -1,11 +1,14 @@
 #include <fcntl.h>
 #include <unistd.h>
 
+#include <cerrno>
 #include <cstdio>
+#include <cstdlib>
 
 #include <fmt/format.h>
 
 #include "cli/verbs.h"
+#include "net/door.h"
 
 namespace {
 
@@ -30,12 +33,26 @@ void open_standard_streams() {
     if (::fcntl(fd, F_GETFD) < 0) (void)::open("/dev/null", O_RDWR);
 }
 
+// In a container without network: relays run outside, and who started us holds the other end of the string. The Broker
+// outlives its callers, a run does not.
+int enter_door(const Words& words) {
+  const char* path = std::getenv("PCTX_SANDBOX_DOOR");
+  if (path == nullptr || *path == '\0') return 0;
+  const bool serves = !words.options.empty() && words.options[0] == "serve";
+  const auto entered = pctx::net::enter_door(path, !serves);
+  ::unsetenv("PCTX_SANDBOX_DOOR");
+  // Without a door: somebody typed `podman start` or `podman exec`. All works but a network by name.
+  return entered || entered.error().code == ENOENT || entered.error().code == ECONNREFUSED ? 0
+                                                                                           : complain(entered.error());
+}
+
 }  // namespace
 
 // What can still be thrown here is a mistake of ours or an empty memory: both may end us.
 int main(int argc, char** argv) {  // NOLINT(bugprone-exception-escape)
   open_standard_streams();
   Words words = split_words(argc, argv);
+  if (const int failed = enter_door(words); failed != 0) return failed;
   CLI::App app{"Runs code that nobody has read, in a box that has never run anything else.", "pctx-sandbox"};
   app.set_version_flag("--version", PCTX_VERSION, "Print the version");
   app.require_subcommand(1);
@@ -47,6 +64,7 @@ int main(int argc, char** argv) {  // NOLINT(bugprone-exception-escape)
   add_doctor(app, words, status);
   add_setup(app, status);
   add_serve(app, words, status);
+  add_lend(app, status);
   add_completions(app, status);
   app.add_subcommand("help", "Print this help")->callback([&] { fmt::print("{}", app.help()); });
   try {

@@ -9,6 +9,7 @@
 
 #include <CLI/CLI.hpp>
 
+#include "backend/backend.h"
 #include "cli/verbs.h"
 #include "env/store.h"
 #include "launch/spawn.h"
@@ -20,7 +21,7 @@ namespace pctx::cli {
 struct RunArguments {
   std::optional<std::string> memory, cpus, pids, timeout, cpu_time, disk, inodes, output, files, io_read, io_write;
   std::optional<std::string> mnt, workdir, hostname, uid, network, network_private, net_rate, net_bytes,
-      net_connections, policy, seccomp, report, allow_degraded, require, python;
+      net_connections, policy, seccomp, report, allow_degraded, require, python, backend;
   std::vector<std::string> ro, rw, tmpfs, env, with;
   bool tty = false, json = false, changed = false, print_policy = false, quiet = false;
   std::vector<std::string> command;
@@ -41,7 +42,12 @@ struct Prepared {
   Plan plan;
   std::optional<env::Environment> environment;  // in use as long as this lives
 };
+// The policy and the command of a line, with whatever it takes to have them: packages, an interpreter.
+Result<Prepared> resolve(const RunArguments& arguments);
 // Looks at the host and compiles: everything that comes before a box.
 Result<Prepared> prepare(const RunArguments& arguments);
+
+// The same line in another backend, whose box cannot have the host's folders: copies go in, changes come back.
+Result<int> run_elsewhere(const backend::Choice& choice, const RunArguments& arguments);
 
 }  // namespace pctx::cli

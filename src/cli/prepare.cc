@@ -136,14 +136,18 @@ Result<void> resolve_command(const RunArguments& arguments, Prepared& prepared) 
 
 }  // namespace
 
-Result<Prepared> prepare(const RunArguments& arguments) {
+Result<Prepared> resolve(const RunArguments& arguments) {
   Prepared prepared;
   prepared.policy = PCTX_TRY(to_policy(arguments));
-  Policy& policy = prepared.policy;
   PCTX_TRY(resolve_command(arguments, prepared));
+  return prepared;
+}
+
+Result<Prepared> prepare(const RunArguments& arguments) {
+  Prepared prepared = PCTX_TRY(resolve(arguments));
   CompileInputs inputs;
   inputs.terminal = arguments.tty;
-  prepared.plan = PCTX_TRY(compile_here(policy, std::move(inputs)));
+  prepared.plan = PCTX_TRY(compile_here(prepared.policy, std::move(inputs)));
   return prepared;
 }
 

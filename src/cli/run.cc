@@ -1,6 +1,7 @@
 #include <fcntl.h>
 
 #include <cstdio>
+#include <cstdlib>
 
 #include <fmt/format.h>
 
@@ -34,8 +35,8 @@ Result<int> run(const RunArguments& arguments) {
     fmt::print("{}\n", policy_to_json(policy));
     return 0;
   }
-  const Prepared prepared = PCTX_TRY(prepare(arguments));
   if (arguments.tty && arguments.json) return usage_error("--tty and --json cannot be used together");
+  const Prepared prepared = PCTX_TRY(prepare(arguments));
   if (arguments.changed && !prepared.policy.mnt)
     return usage_error("--changed lists what changed under /mnt, and there is no --mnt");
   // Opened before the run, and not through a link: neither this guest nor an earlier one chooses what is overwritten.
@@ -45,8 +46,15 @@ Result<int> run(const RunArguments& arguments) {
         PCTX_TRY(sys::open_at(AT_FDCWD, *arguments.report, O_WRONLY | O_CREAT | O_TRUNC | O_NOFOLLOW | O_NOCTTY, 0644));
   if (!arguments.quiet)
     for (const std::string& notice : prepared.plan.notices) say(notice);
-  const Ending ending = PCTX_TRY(run_box(
-      prepared.plan, prepared.command, {.capture = arguments.json, .report_changes = arguments.changed, .last = true}));
+  Ending ending = PCTX_TRY(run_box(prepared.plan, prepared.command,
+                                   {.capture = arguments.json, .report_changes = arguments.changed, .last = true}));
+  // Inside a container the one who started us says what it is.
+  if (const char* inside = std::getenv("PCTX_SANDBOX_INSIDE"); inside != nullptr) {
+    const std::string_view words = inside;
+    const std::size_t space = words.find(' ');
+    ending.receipt.backend = words.substr(0, space);
+    ending.receipt.backend_reason = space == std::string_view::npos ? "" : words.substr(space + 1);
+  }
   if (!ending.outcome.limit.empty() || ending.outcome.kind == OutcomeKind::denied) say(ending.outcome.sentence);
   if (ending.receipt.network && !ending.receipt.attempts_recorded && !arguments.quiet)
     say("this host lets nobody see attempts to reach direct addresses: they failed, and are not in the receipt");
@@ -54,6 +62,19 @@ Result<int> run(const RunArguments& arguments) {
   if (report) PCTX_TRY(sys::write_all(report.get(), report_json(ending, false) + "\n"));
   if (arguments.json) PCTX_TRY(sys::write_all(STDOUT_FILENO, report_json(ending, true) + "\n"));
   return ending.outcome.exit_status();
+}
+
+// Only a host that refuses boxes is left for another backend, and only once that is known: then nothing has run.
+Result<int> run_anywhere(const RunArguments& arguments) {
+  const std::string name = arguments.backend.value_or(backend::named_by_caller());
+  if (name != "auto" && name != "namespaces" && !arguments.print_policy)
+    return run_elsewhere(PCTX_TRY(backend::choose(name)), arguments);
+  auto here = run(arguments);
+  if (here || name != "auto" || here.error().kind == ErrorKind::usage) return here;
+  const auto choice = backend::choose("auto");
+  if (!choice || choice->backend->execute == nullptr) return here;
+  if (!arguments.quiet) say(fmt::format("{}: {}", choice->backend->name, choice->reason));
+  return run_elsewhere(*choice, arguments);
 }
 
 }  // namespace
@@ -74,7 +95,7 @@ void add_run(CLI::App& app, const Words& words, int& status) {
   arguments->may_build = true;
   add_run_options(*verb, words, arguments, [arguments, &words, &status] {
     if (!arguments->print_policy) enter_delegated_scope(words.all);
-    auto result = run(*arguments);
+    auto result = run_anywhere(*arguments);
     if (!result && arguments->json) fmt::print("{}\n", error_json(result.error()));
     status = result ? *result : complain(result.error());
   });

@@ -37,6 +37,7 @@ void add_env(CLI::App& app, const Words& words, int& status);
 void add_explain(CLI::App& app, const Words& words, int& status);
 void add_doctor(CLI::App& app, const Words& words, int& status);
 void add_setup(CLI::App& app, int& status);
+void add_lend(CLI::App& app, int& status);
 void add_serve(CLI::App& app, const Words& words, int& status);
 void add_completions(CLI::App& app, int& status);
 
