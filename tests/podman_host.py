@@ -19,7 +19,10 @@ def trouble():
         words = _run(["podman", "import", "--quiet", "-", name], _root())
         if words is None:
             binds = ["--volume", "/usr:/usr:ro"]
-            words = _run(["podman", "run", "--rm", "--network", "none", *_limits(), *binds, name, "/usr/bin/true"], b"")
+            command = ["run", "--rm", "--network", "none", *_limits(), *binds, name, "/usr/bin/true"]
+            words = _run(["podman", *command], b"")
+            if words is not None and "hybrid" in words and shutil.which("runc"):
+                words = _run(["podman", "--runtime", "runc", *command], b"")  # what the backend does, too
         subprocess.run(["podman", "rmi", "--force", name], capture_output=True, timeout=120)
     except (OSError, subprocess.TimeoutExpired) as error:
         words = str(error)

@@ -148,7 +148,7 @@ def test_a_half_started_container_is_replaced(name, place):
 
 
 def test_a_container_that_cannot_serve_is_explained(pctx, name, place, monkeypatch):
-    """An image of the user's own that cannot run our program at all."""
+    """Images of the user's own: one that is not there, and one with nothing in it."""
     archive = place / "empty.tar"
     empty = place / "empty"
     empty.mkdir()
@@ -156,9 +156,11 @@ def test_a_container_that_cannot_serve_is_explained(pctx, name, place, monkeypat
     image = podman("import", "--quiet", str(archive), "localhost/pctx-test-empty")
     try:
         podman("rm", "--force", name)
-        monkeypatch.setenv("PCTX_SANDBOX_IMAGE", "localhost/pctx-test-nowhere")
-        done = pctx("run", "--", "true")
-        assert done.returncode == 125 and "localhost/pctx-test-nowhere" in done.stderr
+        for named in ("localhost/pctx-test-nowhere", "localhost/pctx-test-empty"):
+            monkeypatch.setenv("PCTX_SANDBOX_IMAGE", named)
+            done = pctx("run", "--", "/usr/bin/python3", "--version")
+            assert done.returncode != 0 and "Python" not in done.stdout, named
+            assert done.stderr.startswith("pctx-sandbox: "), done.stderr
     finally:
         podman("rmi", "--force", image, check=False)
     monkeypatch.delenv("PCTX_SANDBOX_IMAGE")

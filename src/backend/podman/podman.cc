@@ -148,6 +148,7 @@ Reached Agent::reached() const {
 }
 
 bool Agent::has_what_is_wanted() const {
+  if (read_note(place_, "image-of-the-user") != image_of_the_user()) return false;
   const std::vector<std::string> folders = noted_folders(place_);
   return std::all_of(wanted_.lent.begin(), wanted_.lent.end(),
                      [&](const std::string& each) { return covers(folders, each); });
@@ -308,6 +309,7 @@ Result<void> Agent::start() {
   std::string folders;
   for (const std::string& folder : spec.lent) folders += folder + "\n";
   PCTX_TRY(write_note(place_, "lent-folders", folders));
+  PCTX_TRY(write_note(place_, "image-of-the-user", image_of_the_user()));
   return wait_for_broker();
 }
 
