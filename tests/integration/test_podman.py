@@ -119,6 +119,7 @@ def test_the_image_may_go_at_any_time(name):
 def test_an_image_of_another_version_is_replaced(name, place, tmp_path):
     assert one() == 1
     podman("rm", "--force", name)
+    podman("rmi", "--force", (place / "image").read_text().split("\n")[1])
     archive = tmp_path / "empty.tar"
     subprocess.run(["tar", "-cf", str(archive), "-T", "/dev/null"], check=True)
     older = podman("import", "--quiet", str(archive), "localhost/pctx-sandbox-agent:latest").removeprefix("sha256:")

@@ -140,6 +140,7 @@ class Agent {
   Place place_;
   const Wanted& wanted_;
   BrokerAddress address_;
+  std::string stale_;  // an image that a newer one has taken the name of
   std::vector<std::string> notices_;
 };
 
@@ -227,8 +228,7 @@ Result<std::string> Agent::have_image(bool afresh) {
   if (id.starts_with("sha256:")) id = id.substr(7);
   PCTX_TRY(write_note(place_, "image", fmt::format("{}\n{}", stamp, id)));
   notices_.push_back(fmt::format("built the image {}, {}", kImage, format_size(archive.size())));
-  // The one before has no name any more; if something still runs from it, it stays until that ends.
-  if (!before.empty() && before != id) (void)podman::podman({"rmi", before});
+  if (before != id) stale_ = before;
   return id;
 }
 
@@ -306,6 +306,8 @@ Result<void> Agent::start() {
       return explain_failure(done.err, user_name());
     }
   }
+  // The image before has no name any more, and no container of ours.
+  if (!stale_.empty()) (void)podman::podman({"rmi", stale_});
   std::string folders;
   for (const std::string& folder : spec.lent) folders += folder + "\n";
   PCTX_TRY(write_note(place_, "lent-folders", folders));
