@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
 # Runs the benchmarks, which print their tables and write them to bench/results, and copies those tables into README.md
-# between their marks: cold starts (options go to bench/run.py), then warm calls, then scripts, then the network.
+# between their marks: cold starts (options go to bench/run.py), then warm calls, scripts, the network, and
+# Podman.
 set -euo pipefail
 
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
@@ -25,3 +26,5 @@ fill warm bench/results/warm.md
 fill scripts bench/results/scripts.md
 .venv/bin/python bench/network.py
 fill network bench/results/network.md
+.venv/bin/python bench/podman.py
+fill podman bench/results/podman.md

@@ -34,10 +34,10 @@ packages_apt() {
   case $1 in
     default) say g++ cmake ninja-build ccache pkg-config libseccomp-dev libfmt-dev libcli11-dev nlohmann-json3-dev \
                  libc-ares-dev libgtest-dev libbenchmark-dev python3-dev python3-venv uidmap apparmor tzdata git ca-certificates \
-                 iproute2 openssl curl ;;
+                 iproute2 openssl curl podman runc ;;
     vm)      say qemu-system-x86 debootstrap "$(apt_kernel)" busybox-static cpio lz4 zstd erofs-utils kmod ;;
     fuzz)    if [[ $os_id == debian && $os_version == 12 ]]; then say clang-14 libclang-rt-14-dev; else say clang; fi ;;
-    bench)   say bubblewrap crun firejail podman ;;
+    bench)   say bubblewrap crun firejail ;;
     lint)    say clang-tidy shellcheck ;;
   esac
 }
@@ -50,10 +50,10 @@ packages_dnf() {
     # Fedora and RHEL package static libraries apart, and the release build is static.
     default) say gcc-c++ cmake ninja-build ccache pkgconf-pkg-config libseccomp-devel glibc-static libstdc++-static \
                  fmt-devel cli11-devel json-devel c-ares-devel gtest-devel google-benchmark-devel python3 python3-devel shadow-utils tzdata \
-                 git-core ca-certificates make iproute openssl curl ;;
+                 git-core ca-certificates make iproute openssl curl podman ;;
     vm)      say qemu-system-x86-core debootstrap kernel-core busybox cpio lz4 zstd erofs-utils kmod ;;
     fuzz)    say clang compiler-rt ;;
-    bench)   say bubblewrap crun firejail podman ;;
+    bench)   say bubblewrap crun firejail ;;
     lint)    say clang-tools-extra ShellCheck ;;
   esac
 }
@@ -61,10 +61,10 @@ packages_dnf() {
 packages_pacman() {
   case $1 in
     default) say gcc cmake ninja ccache pkgconf libseccomp fmt cli11 nlohmann-json c-ares gtest benchmark python shadow apparmor tzdata \
-                 git ca-certificates make iproute2 openssl curl ;;
+                 git ca-certificates make iproute2 openssl curl podman runc ;;
     vm)      say qemu-system-x86 debootstrap linux busybox cpio lz4 zstd erofs-utils kmod ;;
     fuzz)    say clang compiler-rt ;;
-    bench)   say bubblewrap crun firejail podman ;;
+    bench)   say bubblewrap crun firejail ;;
     lint)    say clang shellcheck ;;
   esac
 }

@@ -92,6 +92,43 @@ def own_broker(sandbox_bin):
     shutil.rmtree(folder)
 
 
+@pytest.fixture(scope="module")
+def each_backend(request, sandbox_bin):
+    """Calls and commands of this file go to this backend: a Broker or a container of their own."""
+    from pctx_sandbox import _backend, _broker
+
+    folder = tempfile.mkdtemp(prefix="pctx-t-", dir="/tmp")
+    name = f"pctx-test-{os.getpid()}"
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("PCTX_SANDBOX_SOCKET", f"{folder}/s")
+        patch.setenv("PCTX_SANDBOX_BINARY", sandbox_bin)
+        patch.setenv("PCTX_SANDBOX_BACKEND", request.param)
+        patch.setenv("PCTX_SANDBOX_CONTAINER", name)
+        _broker.close_all()
+        _backend._resolved.clear()
+        _backend.resolve("auto").start()  # before a test changes HOME, where Podman has its storage
+        yield request.param
+        _broker.close_all()
+        _backend._resolved.clear()
+        if request.param == "podman":
+            command = ["podman", "rm", "--force", "--ignore", name]
+            subprocess.run(command, capture_output=True, timeout=120)  # its image is for everybody
+        else:
+            subprocess.run([sandbox_bin, "stop"], capture_output=True)
+    shutil.rmtree(folder)
+
+
+def pytest_generate_tests(metafunc):
+    """Whoever uses `each_backend` runs over those that work here; test_podman.py says it where Podman does not."""
+    if "each_backend" not in metafunc.fixturenames:
+        return
+    import podman_host
+
+    names = getattr(metafunc.module, "BACKENDS", ("namespaces", "podman"))
+    usable = [name for name in names if name != "podman" or podman_host.trouble() is None]
+    metafunc.parametrize("each_backend", usable, indirect=True, scope="module")
+
+
 def pytest_configure(config):
     for name, meaning in MARKERS.items():
         config.addinivalue_line("markers", f"{name}: {meaning}")

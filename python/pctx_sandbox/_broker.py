@@ -9,7 +9,6 @@ from __future__ import annotations
 import _socket
 import atexit
 import contextlib
-import errno
 import json
 import logging
 import os
@@ -22,8 +21,9 @@ import weakref
 from collections.abc import Sequence
 from typing import Any
 
-from . import _program
-from .errors import SandboxError, SandboxStartupError
+from . import _backend
+from ._backend import Backend
+from .errors import SandboxError
 from .guest.wire import MSG_CMSG_CLOEXEC, MSG_DONTWAIT, MSG_NOSIGNAL, take_descriptors
 
 log = logging.getLogger("pctx_sandbox")
@@ -93,8 +93,9 @@ class Lease:
 class Connection:
     """One connection: what it still has to hear, and the lease it holds."""
 
-    def __init__(self) -> None:
-        self.sock = _connect()
+    def __init__(self, backend: Backend) -> None:
+        self.backend = backend
+        self.sock = _backend.connect(backend)
         self.lease: Lease | None = None
         self.ended: dict[str, Any] | None = None
         self.fd = self.sock.fileno()
@@ -258,58 +259,25 @@ class Connection:
 
 _lock = threading.Lock()
 _all: weakref.WeakValueDictionary[int, Connection] = weakref.WeakValueDictionary()
-_prefetched: dict[bytes, Connection] = {}
-_free: list[Connection] = []
+_prefetched: dict[tuple[str, bytes], Connection] = {}  # by backend and lease
+_free: dict[str, list[Connection]] = {}
 
 
-def _connect() -> socket.socket:
-    """A checked connection; starts the Broker if none listens."""
-    path = _program.socket_path()
-    _program.check_folder(path)
-    for attempt in range(3):
-        sock = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-        try:
-            sock.connect(path)
-            _check_peer(sock)
-            return sock
-        except OSError as error:
-            sock.close()
-            if error.errno not in (errno.ENOENT, errno.ECONNREFUSED, errno.EPROTOTYPE) or attempt == 2:
-                raise SandboxStartupError(
-                    f"the Broker's socket {path} cannot be used: {error}\nhint: run `pctx-sandbox restart`"
-                ) from None
-        except BaseException:
-            sock.close()
-            raise
-        if attempt == 1:
-            time.sleep(0.2)  # it was just stopped by someone else; the next start waits for its lock
-        _program.start_broker()
-    raise AssertionError("unreachable")
-
-
-def _check_peer(sock: socket.socket) -> None:
-    data = sock.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, struct.calcsize("3i"))
-    uid = struct.unpack("3i", data)[1]
-    if uid != os.geteuid():
-        raise SandboxStartupError(
-            f"the Broker's socket belongs to user {uid}, not to this one\nhint: unset PCTX_SANDBOX_SOCKET"
-        )
-
-
-def acquire(packet: bytes, queue_seconds: float, register: Any = None) -> Connection:
+def acquire(backend: Backend, packet: bytes, queue_seconds: float, register: Any = None) -> Connection:
     """A connection with a waiting Worker for this lease packet. `register` learns of it before anything blocks."""
-    connection = _prefetched.pop(packet, None)  # atomic: no lock on the way of a warm call
+    connection = _prefetched.pop((backend.name, packet), None)  # atomic: no lock on the way of a warm call
     if connection is not None:
         ready = _prepare(connection, None, queue_seconds, register)
         if ready is not None:
             return ready
     with _lock:
-        connection = _free.pop() if _free else None
+        free = _free.get(backend.name)
+        connection = free.pop() if free else None
     if connection is not None:
         ready = _prepare(connection, packet, queue_seconds, register)
         if ready is not None:
             return ready
-    connection = Connection()
+    connection = Connection(backend)
     try:
         if register is not None:
             register(connection)
@@ -342,12 +310,15 @@ def _prepare(connection: Connection, packet: bytes | None, seconds: float, regis
     return None
 
 
-def release(connection: Connection, lease: bytes, done_and_lease: bytes, want_end: bool) -> dict[str, Any]:
+def release(
+    backend: Backend, connection: Connection, lease: bytes, done_and_lease: bytes, want_end: bool
+) -> dict[str, Any]:
     """Ends a call's lease and keeps the connection: one with the next lease for this key, a few without.
 
     Returns how the Worker ended if wanted; the call has its answer, so a Broker that leaves now costs only this.
     """
-    asks = lease not in _prefetched
+    key = (backend.name, lease)
+    asks = key not in _prefetched
     end: dict[str, Any] = {}
     try:
         connection.finish(done_and_lease if asks else DONE)
@@ -357,12 +328,13 @@ def release(connection: Connection, lease: bytes, done_and_lease: bytes, want_en
         connection.discard()
         return connection.ended or {}
     with _lock:
-        if asks and lease not in _prefetched:
-            _prefetched[lease] = connection
+        if asks and key not in _prefetched:
+            _prefetched[key] = connection
             return end
-        if not asks and len(_free) < MOST_FREE:
+        free = _free.setdefault(backend.name, [])
+        if not asks and len(free) < MOST_FREE:
             connection.tidy()
-            _free.append(connection)
+            free.append(connection)
             return end
     connection.discard()
     return end
@@ -371,7 +343,7 @@ def release(connection: Connection, lease: bytes, done_and_lease: bytes, want_en
 def close_all() -> None:
     """Lets go of every connection that nobody uses, and with them of the Workers that wait."""
     with _lock:
-        connections = [*_prefetched.values(), *_free]
+        connections = [*_prefetched.values(), *(each for free in _free.values() for each in free)]
         _prefetched.clear()
         _free.clear()
     for connection in connections:

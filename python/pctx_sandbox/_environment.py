@@ -56,23 +56,25 @@ def own_python() -> str:
     return os.path.realpath(found)
 
 
-def environment_for(settings: Settings, register: Any = None) -> Environment:
+def environment_for(settings: Settings, backend: str, register: Any = None) -> Environment:
     """The Environment, built if need be. Many threads asking at once build once."""
     python = own_python()
     if not settings.dependencies:
         return Environment(None, python, ())
-    key = (python, *settings.dependencies)
+    key = (backend, python, *settings.dependencies)
     with _lock:
         building = _building.setdefault(key, threading.Lock())
     with building:
         known = _known.get(key)
         if known is None or settings.disable_cache or not os.path.isdir(known.path or ""):
-            known = _known[key] = _build(settings, python, register)
+            known = _known[key] = _build(settings, python, backend, register)
     return known
 
 
-def _build(settings: Settings, python: str, register: Any) -> Environment:
+def _build(settings: Settings, python: str, backend: str, register: Any) -> Environment:
     command = [_program.find_program(), "env", "build", "--json", "--python", python]
+    if backend != "namespaces":
+        command += ["--backend", backend]
     if settings.disable_cache:
         command.append("--no-cache")
     command += ["--", *settings.dependencies]

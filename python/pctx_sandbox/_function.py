@@ -12,13 +12,13 @@ import types
 from collections.abc import Callable
 from typing import Any, Generic, NamedTuple, TypeVar
 
-from . import _diagnose, _modules, _program, _raised, client
+from . import _backend, _diagnose, _modules, _program, _raised, client
 from ._allowed import allowed_types
 from ._environment import Environment, environment_for
 from ._output import Output, Write, write_through
 from ._settings import MIB, Settings
 from ._snapshot import Snapshot, snapshot_of
-from .errors import PlatformNotSupportedError, PodmanNotInstalledError, SerializationError
+from .errors import SerializationError
 from .guest import wire
 from .shipping import (
     Pickled,
@@ -113,6 +113,8 @@ class Prepared:
         output = Output(self._output_bytes, write, keep=True)
         value, end = self._execute(args, keywords, output, True, canceller)
         receipt = end.get("receipt")
+        if isinstance(receipt, dict) and self._spec is not None:
+            receipt["backend"] = self._spec[1].backend.shown()
         return Result(
             value,
             output.text("stdout"),
@@ -132,7 +134,12 @@ class Prepared:
         spec = self._lease_spec(canceller)
         call, types_back = self._encode(args, keywords)
         try:
-            answer, buffers, end = client.execute(spec, call, output, want_end, canceller)
+            if spec.lent is None:
+                answer, buffers, end = client.execute(spec, call, output, want_end, canceller)
+            else:
+                with spec.lent.lend() as changed:
+                    answer, buffers, end = client.execute(spec, call, output, want_end, canceller)
+                end = {**end, "changed": changed}
         finally:
             if call.fd >= 0:
                 os.close(call.fd)
@@ -226,47 +233,47 @@ class Prepared:
         if known is not None and (known[0].path is None or os.path.isdir(known[0].path)):
             return known[1]
         _program.require_linux()
-        _require_backend(self.settings.backend)
-        environment = environment_for(self.settings, canceller.register if canceller is not None else None)
-        spec = make_spec(environment, self.settings)
+        backend = _backend.resolve(self.settings.backend)
+        environment = environment_for(
+            self.settings, backend.name, canceller.register if canceller is not None else None
+        )
+        spec = make_spec(environment, self.settings, backend)
         self._spec = environment, spec
         return spec
 
 
-def make_spec(environment: Environment, settings: Settings) -> client.LeaseSpec:
+def make_spec(environment: Environment, settings: Settings, backend: _backend.Backend) -> client.LeaseSpec:
     """The packets that ask for a lease, and that end one and ask for the next."""
     import cloudpickle  # type: ignore[import-untyped]
 
     here = os.path.dirname(os.path.abspath(__file__))
+    policy = settings.policy()
+    lent = None
+    if settings.mnt_dir is not None and backend.lent[0]:
+        from ._lent import lent_folder
+
+        lent = lent_folder(settings.mnt_dir, backend)
+        policy["files"] = {"mnt": lent.seen}
     lease = {
         "version": _program.VERSION,
         "python": environment.python,
         "environment": environment.path,
         "generation": environment.generation,
         "preload": list(environment.preload),
-        "policy": settings.policy(),
+        "policy": policy,
         "queue_timeout_ms": int(settings.queue_timeout_sec * 1000),
-        "support": [here, os.path.dirname(os.path.abspath(cloudpickle.__file__))],
+        "support": [
+            backend.see_support(here),
+            backend.see_support(os.path.dirname(os.path.abspath(cloudpickle.__file__))),
+        ],
     }
     return client.LeaseSpec(
+        backend,
         json.dumps({"lease": lease}).encode(),
         json.dumps({"done": {}, "lease": lease}).encode(),
         settings.queue_timeout_sec,
+        lent,
     )
-
-
-def _require_backend(backend: str) -> None:
-    if backend in ("auto", "namespaces"):
-        return
-    if backend == "podman":
-        import shutil
-
-        if shutil.which("podman") is None:
-            raise PodmanNotInstalledError(
-                'backend="podman" needs podman, which is not installed\n'
-                'hint: install it (apt-get install podman), or use backend="auto"'
-            )
-    raise PlatformNotSupportedError(f'backend="{backend}" is not available in this version\nhint: use backend="auto"')
 
 
 def _changed_files(end: dict[str, Any]) -> tuple[str, ...]:

@@ -17,14 +17,18 @@ import subprocess
 import threading
 import time
 from collections.abc import Iterable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from . import _broker, _raised
+from . import _backend, _broker, _raised
+from ._backend import Backend
 from ._broker import BrokerGone, Connection, Lease, LeaseError
 from ._output import Output, OutputLimit
 from ._settings import MIB, Settings
 from .errors import SandboxError, SandboxStartupError
 from .guest import wire
+
+if TYPE_CHECKING:
+    from ._lent import LentFolder
 
 # How much longer than the function's own limit we wait for the Broker to enforce it.
 GRACE_SECONDS = 15.0
@@ -33,6 +37,8 @@ ANNOUNCE_MILLISECONDS = 2
 # A Broker that leaves takes its kept leases along, and the one that starts may find its socket still warm.
 ATTEMPTS = 3
 PAUSE_SECONDS = 0.1
+# After this long without a word a container is looked after: somebody may have paused it.
+LOOK_MILLISECONDS = 3000
 _SEND_FLAGS = wire.MSG_DONTWAIT | wire.MSG_NOSIGNAL
 
 
@@ -44,9 +50,11 @@ class _NotStarted(Exception):
 class LeaseSpec:
     """What is asked of the Broker, as the packets that ask for it."""
 
+    backend: Backend
     lease: bytes
     done_and_lease: bytes
     queue_seconds: float
+    lent: LentFolder | None = None  # a folder that travels as a copy
 
 
 @dataclasses.dataclass(slots=True)
@@ -97,7 +105,7 @@ def execute(
     register = canceller.register if canceller is not None else None
     for attempt in range(ATTEMPTS):
         try:
-            connection = _broker.acquire(spec.lease, spec.queue_seconds, register)
+            connection = _broker.acquire(spec.backend, spec.lease, spec.queue_seconds, register)
         except LeaseError as error:
             raise _lease_error(error, call) from None
         except BrokerGone as error:
@@ -113,7 +121,7 @@ def execute(
             if canceller is not None:
                 canceller.release()
             raise_if_cancelled(canceller)
-            return answer, buffers, _broker.release(connection, spec.lease, spec.done_and_lease, want_end)
+            return answer, buffers, _broker.release(spec.backend, connection, spec.lease, spec.done_and_lease, want_end)
         except _NotStarted:
             connection.discard()
             raise_if_cancelled(canceller)
@@ -229,10 +237,15 @@ def _run(
     deadline = time.monotonic() + wait
     while True:
         # Most calls are over before their start is worth waking the Broker for; the others are announced a bit late.
-        events = poll.poll(int(wait * 1000) + 1 if connection.started else ANNOUNCE_MILLISECONDS)
+        patience = int(wait * 1000) + 1 if connection.started else ANNOUNCE_MILLISECONDS
+        if connection.backend.socket:
+            patience = min(patience, LOOK_MILLISECONDS)
+        events = poll.poll(patience)
         if not events and not connection.started:
             _announce(connection, call, unread=bool(rest))
             continue
+        if not events and connection.backend.socket:
+            _backend.look_after(connection.backend)
         broker_spoke = worker_spoke = False
         for fd, event in events:
             if fd in names:

@@ -24,6 +24,7 @@ struct Usage {
 };
 
 struct Receipt {
+  std::string backend = "namespaces", backend_reason;  // the reason may be empty: nothing else was thought of
   std::array<LayerState, kLayers.size()> layers;
   std::vector<LimitBinding> limits;
   Usage usage;

@@ -148,7 +148,8 @@ Result<Fd> connect_broker(const BrokerAddress& address) {
     return os_error("no Broker answers");
   ucred peer{};
   socklen_t size = sizeof peer;
-  if (::getsockopt(socket.get(), SOL_SOCKET, SO_PEERCRED, &peer, &size) != 0 || peer.uid != ::geteuid())
+  if (::getsockopt(socket.get(), SOL_SOCKET, SO_PEERCRED, &peer, &size) != 0 ||
+      peer.uid != address.uid.value_or(::geteuid()))
     return unavailable("the Broker's socket belongs to another user", "unset PCTX_SANDBOX_SOCKET");
   return socket;
 }

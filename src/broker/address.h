@@ -1,6 +1,8 @@
 // Where the Broker listens, and that nobody else can be listening there.
 #pragma once
 
+#include <sys/types.h>
+
 #include <optional>
 #include <string>
 #include <string_view>
@@ -15,6 +17,7 @@ inline constexpr const char* kBrokerProcess = "pctx-broker";
 struct BrokerAddress {
   std::string folder;  // 0700, ours; empty when the socket was named by PCTX_SANDBOX_SOCKET
   std::string socket;
+  std::optional<uid_t> uid = {};  // whose Broker answers there; the caller's own unless a container has another user
 };
 
 // `version` is part of the name: Brokers of two versions live side by side.

@@ -27,6 +27,7 @@ using Clock = std::chrono::steady_clock;
 constexpr std::size_t kFewestWaiting = 2;
 constexpr std::size_t kMostWaiting = 16;
 constexpr auto kTick = std::chrono::seconds{5};
+constexpr uid_t kUnmapped = 65534;  // what the kernel shows for an id that a user namespace does not have
 
 class Broker {
  public:
@@ -108,8 +109,10 @@ void Broker::accept() {
   if (!socket) return;
   ucred peer{};
   socklen_t size = sizeof peer;
-  // The folder keeps others out already; a socket that was named by hand may lie anywhere.
-  if (::getsockopt(socket.get(), SOL_SOCKET, SO_PEERCRED, &peer, &size) != 0 || peer.uid != ::geteuid()) return;
+  // The folder keeps others out already; a socket that was named by hand may lie anywhere. Whoever comes into a
+  // container from outside through that folder, and has no id in there, is the host's root.
+  const bool known = ::getsockopt(socket.get(), SOL_SOCKET, SO_PEERCRED, &peer, &size) == 0;
+  if (!known || (peer.uid != ::geteuid() && !(options_.inside && peer.uid == kUnmapped))) return;
   auto session = std::make_unique<Session>(std::move(socket));
   Session* raw = session.get();
   sessions_.emplace(raw->fd(), std::move(session));

@@ -20,6 +20,7 @@ struct BrokerOptions {
   std::size_t max_workers = 64;     // alive at one time, over all pools
   std::uint64_t memory_budget = 0;  // bytes of all pools above which no Worker is added; 0: half of what there is
   std::size_t max_queue = 1000;     // callers that wait for one
+  bool inside = false;              // in a container, whose user namespace may not know the caller's uid
 };
 
 // Half of the memory of this machine, or of the container that we are in.

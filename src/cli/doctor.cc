@@ -6,6 +6,7 @@
 
 #include <fmt/format.h>
 
+#include "backend/backend.h"
 #include "box/box.h"
 #include "cli/doctor_report.h"
 #include "cli/options.h"
@@ -55,6 +56,17 @@ void add_doctor(CLI::App& app, const Words& words, int& status) {
     // What the trial disproves counts for nothing: a systemd that could lend a cgroup, and did not.
     if (diagnosis.trial.ending && !diagnosis.trial.ending->receipt.layers[index(Layer::cgroups)].on)
       diagnosis.facts.host.cgroup.ask_systemd = false;
+    for (const backend::Backend& each : backend::backends())
+      diagnosis.backends.push_back({std::string{each.name}, std::string{each.means}, each.look()});
+    // As `choose` would, with what was just found out.
+    const auto standing_of = [&](std::string_view name) {
+      for (const BackendReport& each : diagnosis.backends)
+        if (each.name == name) return each.standing;
+      return backend::Standing{};
+    };
+    const backend::Choice choice = backend::decide(standing_of("namespaces"), standing_of("podman"));
+    diagnosis.chosen = choice.backend->name;
+    diagnosis.chosen_because = choice.reason;
     if (*json)
       fmt::print("{}\n", report_json(diagnosis));
     else

@@ -201,6 +201,13 @@ std::string report_text(const Diagnosis& diagnosis, bool colour) {
       text += fmt::format("  {} {:<17}{}\n", mark(layer.on, required), entry.name, words_for(entry, layer));
     }
   }
+  if (!diagnosis.backends.empty()) text += "backends\n";
+  for (const BackendReport& each : diagnosis.backends) {
+    text +=
+        fmt::format("  {} {:<17}{}: {}\n", mark(each.standing.usable, false), each.name, each.means, each.standing.why);
+    if (!each.standing.fix.empty()) text += fmt::format("      {}\n", each.standing.fix);
+  }
+  if (!diagnosis.chosen.empty()) text += fmt::format("  auto is {}: {}\n", diagnosis.chosen, diagnosis.chosen_because);
   const auto list = remedies(diagnosis.facts);
   const bool for_setup = std::any_of(list.begin(), list.end(), [](const Remedy& r) { return r.doer == Doer::setup; });
   if (!list.empty())
@@ -236,6 +243,12 @@ std::string report_json(const Diagnosis& diagnosis) {
     json["layers"].push_back(
         {{"name", entry.name}, {"required", entry.required}, {"on", layer.on}, {"detail", layer.detail}});
   }
+  for (const BackendReport& each : diagnosis.backends)
+    json["backends"].push_back({{"name", each.name},
+                                {"usable", each.standing.usable},
+                                {"why", each.standing.why},
+                                {"fix", each.standing.fix}});
+  if (!diagnosis.chosen.empty()) json["auto"] = {{"backend", diagnosis.chosen}, {"reason", diagnosis.chosen_because}};
   json["remedies"] = json_of(remedies(diagnosis.facts), diagnosis.facts);
   if (diagnosis.user)
     json["ordinary_user"] = {{"user", diagnosis.user->user},

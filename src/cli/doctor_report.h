@@ -3,7 +3,9 @@
 
 #include <optional>
 #include <string>
+#include <vector>
 
+#include "backend/backend.h"
 #include "box/receipt.h"
 #include "launch/remedies.h"
 
@@ -15,10 +17,17 @@ struct Trial {
   std::optional<Error> failure;
 };
 
+struct BackendReport {
+  std::string name, means;
+  backend::Standing standing;
+};
+
 struct Diagnosis {
   HostFacts facts;
   std::optional<HostFacts> user;  // as root: what an ordinary user would find
   Trial trial;
+  std::vector<BackendReport> backends;
+  std::string chosen, chosen_because;  // what "auto" comes to
 };
 
 bool is_ready(const Diagnosis& diagnosis);

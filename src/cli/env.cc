@@ -8,12 +8,16 @@
 #include <fmt/format.h>
 #include <nlohmann/json.hpp>
 
+#include "backend/backend.h"
 #include "cli/environment.h"
 #include "cli/verbs.h"
 #include "env/build.h"
 #include "env/key.h"
 #include "env/store.h"
+#include "env/uv.h"
 #include "sys/files.h"
+
+extern char** environ;  // NOLINT(readability-redundant-declaration)
 
 namespace pctx::cli {
 namespace {
@@ -22,7 +26,7 @@ using Json = nlohmann::ordered_json;
 
 struct EnvArguments {
   env::Request request;
-  std::string timeout = "600s", max_size, older_than, key;
+  std::string timeout = "600s", max_size, older_than, key, backend;
   bool json = false, verify = false, all = false, dry_run = false;
 };
 
@@ -66,6 +70,38 @@ Result<int> build(EnvArguments& arguments) {
                     {"built", ensured.built}};
   fmt::print("{}\n", dumped(result));
   return 0;
+}
+
+// Environments are shared with the containers of other backends, which have them read-only. Where this host cannot
+// build one in a box, it is built in there.
+Result<int> build_where_it_can_be(EnvArguments& arguments, const Words& words) {
+  if (arguments.backend.empty()) return build(arguments);
+  const backend::Choice choice = PCTX_TRY(backend::choose(arguments.backend));
+  if (choice.backend->execute == nullptr || PCTX_TRY(backend::find("namespaces"))->look().usable)
+    return build(arguments);
+  const std::string python = arguments.request.python.empty() ? "/usr/bin/python3" : arguments.request.python;
+  const std::string uv = PCTX_TRY(env::find_uv(python));
+  const std::string tools = uv.substr(0, uv.rfind('/'));
+  backend::Wanted wanted{PCTX_VERSION, {tools}};
+  if (const std::size_t bin = python.rfind("/bin/"); !python.starts_with("/usr/") && bin != std::string::npos)
+    wanted.lent.push_back(python.substr(0, bin));
+  backend::Command command;
+  command.network = true;
+  for (std::size_t i = 0; i < words.all.size(); ++i)
+    if (words.all[i] == "--backend")
+      ++i;
+    else
+      command.words.push_back(words.all[i]);
+  command.variables = {{"PATH", fmt::format("{}:/usr/local/bin:/usr/bin:/bin", tools)}};
+  // Where packages come from on this host.
+  for (char** each = environ; *each != nullptr; ++each) {
+    const std::string_view variable = *each;
+    const std::size_t equal = variable.find('=');
+    for (std::string_view kept : {"UV_", "PIP_"})
+      if (variable.starts_with(kept) && equal != std::string_view::npos)
+        command.variables.emplace_back(variable.substr(0, equal), variable.substr(equal + 1));
+  }
+  return choice.backend->execute(wanted, command);
 }
 
 std::string when(std::int64_t seconds) {
@@ -209,6 +245,8 @@ void add_env(CLI::App& app, const Words& words, int& status) {
                      "Also build source distributions: their code then runs, and reaches the indexes");
   building->add_option("--timeout", arguments->timeout, "Wall-clock time of the build (default 600s)")
       ->type_name("TIME");
+  building->add_option("--backend", arguments->backend, "For boxes of this backend, which may have to build it")
+      ->type_name("NAME");
   building->add_flag("--json", arguments->json, "Print one JSON object: key, path, modules, packages");
   building->footer(
       "Prints the path. Exit status: 0; 1 if the packages cannot be had, with the resolver's own words\n"
@@ -217,7 +255,7 @@ void add_env(CLI::App& app, const Words& words, int& status) {
     enter_delegated_scope(words.all);
     auto& all = arguments->request.requirements;
     all.insert(all.end(), words.command.begin(), words.command.end());
-    answer(build(*arguments));
+    answer(build_where_it_can_be(*arguments, words));
   });
 
   CLI::App* listing = verb->add_subcommand("list", "List Environments: key, size, last use, Python, requirements");

@@ -14,6 +14,10 @@ void add_explain(CLI::App& app, const Words& words, int& status) {
   add_run_options(*verb, words, arguments, [arguments, &words, &status] {
     enter_delegated_scope(words.all);  // what a run would do
     if (arguments->command.empty()) arguments->command = {"true"};
+    if (const std::string name = arguments->backend.value_or("namespaces"); name != "namespaces" && name != "auto") {
+      status = complain(usage_error("a plan is made where the box is", "explain the line without --backend"));
+      return;
+    }
     const auto prepared = prepare(*arguments);
     if (prepared)
       fmt::print("{}", pctx::explain(prepared->plan));

@@ -1,12 +1,15 @@
 #include <fcntl.h>
 #include <unistd.h>
 
+#include <cerrno>
 #include <cstdio>
+#include <cstdlib>
 
 #include <fmt/format.h>
 
 #include "cli/selfcheck_probes.h"
 #include "cli/verbs.h"
+#include "net/door.h"
 
 namespace {
 
@@ -37,6 +40,19 @@ void open_standard_streams() {
   ::_exit(status);
 }
 
+// In a container without network: relays run outside, and who started us holds the other end of the string. The Broker
+// outlives its callers, a run does not.
+int enter_door(const Words& words) {
+  const char* path = std::getenv("PCTX_SANDBOX_DOOR");
+  if (path == nullptr || *path == '\0') return 0;
+  const bool serves = !words.options.empty() && words.options[0] == "serve";
+  const auto entered = pctx::net::enter_door(path, !serves);
+  ::unsetenv("PCTX_SANDBOX_DOOR");
+  // Without a door: somebody typed `podman start` or `podman exec`. All works but a network by name.
+  return entered || entered.error().code == ENOENT || entered.error().code == ECONNREFUSED ? 0
+                                                                                           : complain(entered.error());
+}
+
 }  // namespace
 
 // What can still be thrown here is a mistake of ours or an empty memory: both may end us.
@@ -46,6 +62,7 @@ int main(int argc, char** argv) {  // NOLINT(bugprone-exception-escape)
   if (argc > 3 && std::string_view{argv[1]} == "selfcheck" && argv[2] == kInside)
     ::_exit(run_inside({argv + 3, static_cast<std::size_t>(argc) - 3}));
   Words words = split_words(argc, argv);
+  if (const int failed = enter_door(words); failed != 0) return failed;
   if (is_plain_run(words)) leave(run_plain(words));
   CLI::App app{"Runs code that nobody has read, in a box that has never run anything else.", "pctx-sandbox"};
   app.set_version_flag("--version", PCTX_VERSION, "Print the version");
@@ -62,6 +79,7 @@ int main(int argc, char** argv) {  // NOLINT(bugprone-exception-escape)
   add_setup(app, status);
   add_serve(app, words, status);
   add_sandbubble(app, status);
+  add_lend(app, status);
   add_completions(app, status);
   app.add_subcommand("help", "Print this help")->callback([&] { fmt::print("{}", app.help()); });
   try {

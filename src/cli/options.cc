@@ -64,6 +64,8 @@ constexpr Option kOptions[] = {
     {kNetwork, "--net-connections", "N", &RunArguments::net_connections,
      "Connections that may be open at once (default 256)"},
     {kPolicy, "--policy", "FILE", &RunArguments::policy, "Read a policy (JSON); options override it"},
+    {kPolicy, "--backend", "NAME", &RunArguments::backend,
+     "What makes the box: namespaces, podman, or auto (default), which is the first that works"},
     {kPolicy, "--seccomp", "FILE", &RunArguments::seccomp, "Replace the system call filter by an OCI profile"},
     {kPolicy, "--apparmor", "NAME", &RunArguments::apparmor, "AppArmor profile to enter, which must be loaded"},
     {kPolicy, "--allow-degraded", "LAYER,...", &RunArguments::allow_degraded,

@@ -9,6 +9,7 @@
 
 #include <CLI/CLI.hpp>
 
+#include "backend/backend.h"
 #include "box/head_start.h"
 #include "cli/verbs.h"
 #include "env/store.h"
@@ -21,7 +22,7 @@ namespace pctx::cli {
 struct RunArguments {
   std::optional<std::string> memory, cpus, pids, timeout, cpu_time, disk, inodes, output, files, io_read, io_write;
   std::optional<std::string> mnt, workdir, hostname, uid, network, network_private, net_rate, net_bytes,
-      net_connections, policy, seccomp, apparmor, report, allow_degraded, require, python, venv;
+      net_connections, policy, seccomp, apparmor, report, allow_degraded, require, python, venv, backend;
   std::vector<std::string> ro, rw, tmpfs, env, with;
   bool tty = false, json = false, changed = false, print_policy = false, quiet = false;
   bool die_with_parent = false;
@@ -44,7 +45,12 @@ struct Prepared {
   std::optional<env::Environment> environment;  // in use as long as this lives
   std::unique_ptr<HeadStart> head;              // may be null
 };
+// The policy and the command of a line, with whatever it takes to have them: packages, an interpreter.
+Result<Prepared> resolve(const RunArguments& arguments);
 // Looks at the host and compiles: everything that comes before a box. `to_run`: the box is begun meanwhile.
 Result<Prepared> prepare(const RunArguments& arguments, bool to_run = false);
+
+// The same line in another backend, whose box cannot have the host's folders: copies go in, changes come back.
+Result<int> run_elsewhere(const backend::Choice& choice, const RunArguments& arguments);
 
 }  // namespace pctx::cli

@@ -146,17 +146,21 @@ Result<void> resolve_command(const RunArguments& arguments, Prepared& prepared) 
 
 }  // namespace
 
-Result<Prepared> prepare(const RunArguments& arguments, bool to_run) {
+Result<Prepared> resolve(const RunArguments& arguments) {
   Prepared prepared;
   prepared.policy = PCTX_TRY(to_policy(arguments));
-  Policy& policy = prepared.policy;
   PCTX_TRY(resolve_command(arguments, prepared));
+  return prepared;
+}
+
+Result<Prepared> prepare(const RunArguments& arguments, bool to_run) {
+  Prepared prepared = PCTX_TRY(resolve(arguments));
   CompileInputs inputs;
   inputs.terminal = arguments.tty;
   // Not for what is refused anyway, and not before an Environment was built: that takes its time, and boxes of its own.
-  if (to_run && validate(policy)) prepared.head = HeadStart::begin(policy);
+  if (to_run && validate(prepared.policy)) prepared.head = HeadStart::begin(prepared.policy);
   const CgroupHost* cgroups = prepared.head ? &prepared.head->cgroup_host() : nullptr;
-  prepared.plan = PCTX_TRY(compile_here(policy, std::move(inputs), cgroups));
+  prepared.plan = PCTX_TRY(compile_here(prepared.policy, std::move(inputs), cgroups));
   return prepared;
 }
 

@@ -4,6 +4,7 @@
 
 #include <csignal>
 #include <cstdio>
+#include <cstdlib>
 
 #include <fmt/format.h>
 
@@ -57,9 +58,16 @@ Result<int> run(const RunArguments& arguments) {
         PCTX_TRY(sys::open_at(AT_FDCWD, *arguments.report, O_WRONLY | O_CREAT | O_TRUNC | O_NOFOLLOW | O_NOCTTY, 0644));
   if (!arguments.quiet)
     for (const std::string& notice : prepared.plan.notices) say(notice);
-  const Ending ending = PCTX_TRY(run_box(prepared.plan, prepared.command,
-                                         {.capture = arguments.json, .report_changes = arguments.changed, .last = true},
-                                         std::move(prepared.head)));
+  Ending ending = PCTX_TRY(run_box(prepared.plan, prepared.command,
+                                   {.capture = arguments.json, .report_changes = arguments.changed, .last = true},
+                                   std::move(prepared.head)));
+  // Inside a container the one who started us says what it is.
+  if (const char* inside = std::getenv("PCTX_SANDBOX_INSIDE"); inside != nullptr) {
+    const std::string_view words = inside;
+    const std::size_t space = words.find(' ');
+    ending.receipt.backend = words.substr(0, space);
+    ending.receipt.backend_reason = space == std::string_view::npos ? "" : words.substr(space + 1);
+  }
   // Whoever reads the report and wants no words of ours has everything there; stderr is then the guest's alone.
   const bool only_report = report && arguments.quiet;
   if (!only_report && (!ending.outcome.limit.empty() || ending.outcome.kind == OutcomeKind::denied))
@@ -72,9 +80,22 @@ Result<int> run(const RunArguments& arguments) {
   return ending.outcome.exit_status();
 }
 
+// Only a host that refuses boxes is left for another backend, and only once that is known: then nothing has run.
+Result<int> run_anywhere(const RunArguments& arguments) {
+  const std::string name = arguments.backend.value_or(backend::named_by_caller());
+  if (name != "auto" && name != "namespaces" && !arguments.print_policy)
+    return run_elsewhere(PCTX_TRY(backend::choose(name)), arguments);
+  auto here = run(arguments);
+  if (here || name != "auto" || here.error().kind == ErrorKind::usage) return here;
+  const auto choice = backend::choose("auto");
+  if (!choice || choice->backend->execute == nullptr) return here;
+  if (!arguments.quiet) say(fmt::format("{}: {}", choice->backend->name, choice->reason));
+  return run_elsewhere(*choice, arguments);
+}
+
 int act(const RunArguments& arguments, const Words& words) {
   if (!arguments.print_policy) enter_delegated_scope(words.all);
-  auto result = run(arguments);
+  auto result = run_anywhere(arguments);
   if (!result && arguments.json) fmt::print("{}\n", error_json(result.error()));
   return result ? *result : complain(result.error());
 }

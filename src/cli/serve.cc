@@ -11,11 +11,13 @@
 #include <csignal>
 #include <cstdio>
 #include <ctime>
+#include <functional>
 
 #include <fmt/format.h>
 #include <poll.h>
 #include <nlohmann/json.hpp>
 
+#include "backend/backend.h"
 #include "box/cgroup.h"
 #include "broker/address.h"
 #include "broker/broker.h"
@@ -121,6 +123,29 @@ int serve_behind(const BrokerAddress& address, const BrokerOptions& options) {
   return WIFEXITED(status) && WEXITSTATUS(status) != 0 ? WEXITSTATUS(status) : kFailed;
 }
 
+// As a container's first process everything that is orphaned in there is ours to wait for, and signals that nobody
+// handles do nothing: the Broker is a child, and its end is the container's.
+int serve_as_init(const std::function<int()>& serve) {
+  sigset_t all;
+  ::sigfillset(&all);
+  ::sigprocmask(SIG_SETMASK, &all, nullptr);
+  const pid_t broker = ::fork();
+  if (broker < 0) return complain(os_error("cannot start the Broker"));
+  if (broker == 0) {
+    ::sigemptyset(&all);
+    ::sigprocmask(SIG_SETMASK, &all, nullptr);
+    return serve();
+  }
+  (void)::prctl(PR_SET_NAME, "pctx-init");
+  for (;;) {
+    int status = 0;
+    for (pid_t ended = 0; (ended = ::waitpid(-1, &status, WNOHANG | __WALL)) > 0;)
+      if (ended == broker) return WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status);
+    siginfo_t happened{};
+    if (::sigwaitinfo(&all, &happened) > 0 && happened.si_signo != SIGCHLD) (void)::kill(broker, SIGTERM);
+  }
+}
+
 Result<Json> ask(const Fd& broker, const std::string& text) {
   if (!wire::send(broker.get(), text)) return os_error("the Broker does not listen");
   pollfd answer{broker.get(), POLLIN, 0};
@@ -131,8 +156,15 @@ Result<Json> ask(const Fd& broker, const std::string& text) {
   return Json::parse(packet.text, nullptr, false);
 }
 
-int show_status(bool as_json) {
-  const auto address = broker_address(PCTX_VERSION);
+// The Broker of a backend; that of the namespaces if none is named.
+Result<BrokerAddress> address_of(const std::string& name) {
+  if (name.empty()) return broker_address(PCTX_VERSION);
+  const auto choice = PCTX_TRY(backend::choose(name));
+  return choice.backend->address(PCTX_VERSION);
+}
+
+int show_status(const std::string& backend, bool as_json) {
+  const auto address = address_of(backend);
   if (!address) return complain(address.error());
   const auto broker = connect_broker(*address);
   if (!broker) {
@@ -164,8 +196,8 @@ int show_status(bool as_json) {
 }
 
 // Waits until it is gone: whoever starts the next one must not find this one's lock.
-int stop_broker(bool quiet) {
-  const auto address = broker_address(PCTX_VERSION);
+int stop_broker(const std::string& backend, bool quiet) {
+  const auto address = address_of(backend);
   if (!address) return complain(address.error());
   const auto broker = connect_broker(*address);
   if (!broker) {
@@ -203,16 +235,43 @@ int start_broker(const Words& words, const BrokerOptions& options, bool foregrou
   return serve_here(*address, std::move(**bound), options);
 }
 
+// What a caller needs to know of the Broker that it asked for.
+int reach_backend(const std::string& name, const backend::Wanted& wanted, bool as_json) {
+  const auto choice = backend::choose(name);
+  if (!choice) return complain(choice.error());
+  const auto reached = choice->backend->reach(wanted);
+  if (!reached) return complain(reached.error());
+  if (as_json) {
+    fmt::print("{}\n", Json{{"backend", choice->backend->name},
+                            {"reason", choice->reason},
+                            {"socket", reached->address.socket},
+                            {"uid", reached->address.uid.value_or(::geteuid())},
+                            {"support", {reached->support, reached->support_seen}},
+                            {"lent", {reached->lent, reached->lent_seen}},
+                            {"notices", reached->notices}}
+                           .dump());
+    return 0;
+  }
+  for (const std::string& notice : reached->notices) fmt::print(stderr, "pctx-sandbox: {}\n", notice);
+  fmt::print("{}: {}\n", choice->backend->name, reached->address.socket);
+  return 0;
+}
+
 }  // namespace
 
 void add_serve(CLI::App& app, const Words& words, int& status) {
   struct Options {
-    bool foreground = false, json = false;
+    bool foreground = false, json = false, inside = false;
     long idle = 600;
     std::size_t workers = BrokerOptions{}.max_workers;
     std::string memory;
+    std::string backend;
+    std::vector<std::string> lend;
   };
   const auto options = std::make_shared<Options>();
+  const auto add_backend = [options](CLI::App* verb, const char* help) {
+    verb->add_option("--backend", options->backend, help)->type_name("NAME");
+  };
   CLI::App* serve = app.add_subcommand("serve", "Start the Broker, which keeps Workers ready for @sandbox");
   serve->add_flag("--foreground", options->foreground, "Stay in this terminal until stopped");
   serve->add_option("--idle", options->idle, "Leave after this many seconds without a call")->capture_default_str();
@@ -228,22 +287,43 @@ void add_serve(CLI::App& app, const Words& words, int& status) {
         const auto size = parse_size(text);
         return size && *size > 0 ? std::string{} : size ? "it must not be 0" : size.error().sentence();
       });
+  add_backend(serve, "Start that of a backend: auto, namespaces or podman (default namespaces)");
+  serve->add_option("--lend", options->lend, "A folder that its boxes need beside the system's; repeatable")
+      ->type_name("DIR")
+      ->expected(1)
+      ->multi_option_policy(CLI::MultiOptionPolicy::TakeAll);
+  serve->add_flag("--json", options->json, "With --backend: print where it answers as one JSON object");
+  serve->add_flag("--inside", options->inside, "As the first process of a container whose folder guards the socket");
   const auto broker_options = [options] {
     BrokerOptions chosen;
     chosen.idle_exit = std::chrono::seconds{options->idle};
+    chosen.inside = options->inside;
     chosen.max_workers = options->workers;
     if (!options->memory.empty()) chosen.memory_budget = *parse_size(options->memory);
     return chosen;
   };
-  serve->callback(
-      [&, options, broker_options] { status = start_broker(words, broker_options(), options->foreground); });
+  serve->callback([&, options, broker_options] {
+    if (!options->backend.empty()) {
+      status = reach_backend(options->backend, {PCTX_VERSION, options->lend}, options->json);
+      return;
+    }
+    const auto start = [&] { return start_broker(words, broker_options(), options->foreground); };
+    status = options->inside && ::getpid() == 1 ? serve_as_init(start) : start();
+  });
   CLI::App* show = app.add_subcommand("status", "Show the Broker, its pools and Workers");
   show->add_flag("--json", options->json, "As JSON");
-  show->callback([&, options] { status = show_status(options->json); });
-  app.add_subcommand("stop", "Stop the Broker and everything it runs")->callback([&] { status = stop_broker(false); });
-  app.add_subcommand("restart", "Stop the Broker and start a new one")->callback([&, broker_options] {
-    status = stop_broker(true);
-    if (status == 0) status = start_broker({.all = {"serve"}}, broker_options(), false);
+  add_backend(show, "The Broker of this backend (default namespaces)");
+  show->callback([&, options] { status = show_status(options->backend, options->json); });
+  CLI::App* stop = app.add_subcommand("stop", "Stop the Broker and everything it runs");
+  add_backend(stop, "The Broker of this backend (default namespaces)");
+  stop->callback([&, options] { status = stop_broker(options->backend, false); });
+  CLI::App* restart = app.add_subcommand("restart", "Stop the Broker and start a new one");
+  add_backend(restart, "The Broker of this backend (default namespaces)");
+  restart->callback([&, options, broker_options] {
+    status = stop_broker(options->backend, true);
+    if (status != 0) return;
+    status = options->backend.empty() ? start_broker({.all = {"serve"}}, broker_options(), false)
+                                      : reach_backend(options->backend, {PCTX_VERSION, {}}, false);
   });
 }
 

@@ -8,6 +8,7 @@
 #include <csignal>
 
 #include "net/control.h"
+#include "net/door.h"
 #include "net/record_book.h"
 #include "sys/files.h"
 #include "wire/packet.h"
@@ -56,6 +57,11 @@ Relay::~Relay() = default;
 Result<Relay> Relay::start() {
   auto [ours, theirs] = PCTX_TRY(wire::pair(SOCK_SEQPACKET | SOCK_NONBLOCK));
   auto state = std::make_unique<State>();
+  if (net::door() >= 0) {
+    PCTX_TRY(net::start_relay_outside(std::move(theirs)));
+    state->control = std::move(ours);
+    return Relay{std::move(state)};
+  }
   state->pid = ::fork();
   if (state->pid < 0) return os_error("cannot start the relay");
   if (state->pid == 0) {
@@ -88,6 +94,7 @@ void Relay::remove(std::uint32_t id) {
 }
 
 void Relay::reload_names() {
+  if (net::door() >= 0) return;  // the files here are not those of the relay
   auto resolv = sys::open_at(AT_FDCWD, "/etc/resolv.conf", O_RDONLY),
        hosts = sys::open_at(AT_FDCWD, "/etc/hosts", O_RDONLY);
   if (!resolv) resolv = sys::open_at(AT_FDCWD, "/dev/null", O_RDONLY);

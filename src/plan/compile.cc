@@ -59,7 +59,8 @@ void plan_ids(Plan& plan, const HostFeatures& host, const CompileInputs& inputs)
   }
   ids.host_uid = host.uid;
   ids.host_gid = host.gid;
-  layer = {false, "the guest has the caller's uid: " + why};
+  layer = host.own_uid.empty() ? LayerState{false, "the guest has the caller's uid: " + why}
+                               : LayerState{true, fmt::format("host uid {}, the container's own", host.own_uid)};
 }
 
 void plan_namespaces(Plan& plan, const CompileInputs& inputs) {

@@ -284,6 +284,8 @@ HostFeatures probe_host(const CgroupHost* known) {
     host.subuid = subordinate_range("/etc/subuid", host.uid, user);
     host.subgid = subordinate_range("/etc/subgid", host.uid, user);
     host.id_helpers = ::access("/usr/bin/newuidmap", X_OK) == 0 && ::access("/usr/bin/newgidmap", X_OK) == 0;
+    const char* own = std::getenv(kOwnUidVariable);
+    host.own_uid = own != nullptr ? own : "";
     host.no_new_privs = ::prctl(PR_GET_NO_NEW_PRIVS, 0, 0, 0, 0) == 1;
   }
   host.system = probe_system();

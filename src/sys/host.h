@@ -54,6 +54,7 @@ struct HostFeatures {
   CgroupHost cgroup;
   std::uint32_t first_free_id = 0;  // privileged: start of the ids that no account uses
   std::optional<IdRange> subuid, subgid;
+  std::string own_uid;  // in a container of ours: what its user is on the host, where that is nobody else; else empty
   bool id_helpers = false;       // newuidmap and newgidmap are installed
   bool no_new_privs = false;     // on the caller already: set-id programs such as those two gain nothing
   std::vector<HostPath> system;  // the candidates of `system_candidates`, in that order, absent ones left out
@@ -71,6 +72,7 @@ CgroupHost probe_cgroups();
 // `known`: what probe_cgroups() said a moment ago, for those who have asked.
 HostFeatures probe_host(const CgroupHost* known = nullptr);
 
+inline constexpr const char* kOwnUidVariable = "PCTX_SANDBOX_OWN_UID";
 inline constexpr const char* kOwnLeaf = "supervisor";
 // AppArmor: of a guest that is started by exec, and of a Zygote with the Workers that it forks. One file holds both.
 inline constexpr const char* kGuestProfile = "pctx-sandbox-guest";

@@ -1,7 +1,9 @@
-// A trusted program of the host, run for what it prints: the host's interpreter about itself. Never for a guest.
+// A trusted program of the host, run for what it prints or does: the host's interpreter about itself, Podman. Never for
+// a guest.
 #pragma once
 
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "base/result.h"
@@ -12,5 +14,16 @@ namespace pctx::sys {
 // Standard output of a program that exits with 0; anything else is an error that says what it was. Its standard input
 // is empty, what it says on standard error is dropped.
 Result<std::string> output_of(const std::vector<std::string>& argv, std::size_t limit, Millis timeout);
+
+// How a program ended, and the first `limit` bytes of each of what it said. It has no session and no terminal of ours.
+struct Finished {
+  int status = 0;  // of the exit; 128+N after signal N
+  std::string out, err;
+};
+// `input` is its standard input, -1 for none. An error: it cannot be started, or did not end in time and was killed.
+Result<Finished> run_program(const std::vector<std::string>& argv, int input, std::size_t limit, Millis timeout);
+
+// The first program of that name on the PATH; empty if there is none.
+std::string find_program(std::string_view name);
 
 }  // namespace pctx::sys

@@ -1,9 +1,9 @@
 """The documents are true: every command in them runs, every link leads somewhere, every option is described.
 
-A block that cannot run here says so in a comment on the line above it: `<!-- needs: fedora -->`, `<!-- needs: root -->`
-or `<!-- runs-in: make test-all -->`. `<!-- check: output -->` compares the output of a console block; `...` in an
-expected line stands for anything, a line `...` for any number of lines. `<!-- cwd: tree -->` runs a block in the folder
-of the project instead of an empty one.
+A block that cannot run here says so in a comment on the line above it: `<!-- needs: fedora -->`, `needs: root` or
+`needs: podman` in the same way, `<!-- runs-in: make test-all -->`. `<!-- check: output -->` compares the output of a
+console block; `...` in an expected line stands for anything, a line `...` for any number of lines. `<!-- cwd: tree -->`
+runs a block in the folder of the project instead of an empty one.
 """
 
 import os
@@ -13,6 +13,7 @@ import subprocess
 from pathlib import Path
 
 import documents
+import podman_host
 import project
 import pytest
 
@@ -29,6 +30,8 @@ def reason_not_to_run(block):
         return f"runs in {block.marks['runs-in']}"
     need = block.marks.get("needs")
     if need is None or (need == "root" and os.geteuid() == 0):
+        return None
+    if need == "podman" and podman_host.trouble() is None:
         return None
     return f"needs {need}"
 

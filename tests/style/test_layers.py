@@ -1,4 +1,4 @@
-"""Includes point one way: base <- sys <- policy <- plan <- {launch, net} <- box <- {env, pool} <- broker <- cli."""
+"""Includes point one way: base, sys, policy, plan, {launch, net}, box, {env, pool}, broker, backend, cli."""
 
 import re
 
@@ -20,7 +20,8 @@ RANK = {
     "env": 6,
     "pool": 6,
     "broker": 7,
-    "cli": 8,
+    "backend": 8,
+    "cli": 9,
 }
 INCLUDE = re.compile(r'^\s*#\s*include\s+"([^"]+)"', re.MULTILINE)
 

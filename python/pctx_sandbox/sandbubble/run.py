@@ -6,8 +6,9 @@ import os
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from .. import _futures
+from .. import _backend, _futures
 from ..client import Canceller
+from ..errors import SandboxStartupError
 from .cold import run_cold
 from .config import SandboxConfig
 from .request import Request, make_request
@@ -58,5 +59,11 @@ async def run_sandboxed_async(
 
 
 def run_request(request: Request, canceller: Canceller | None = None) -> ScriptResult:
+    wanted = os.environ.get(_backend.VARIABLE) or "auto"
+    if wanted not in ("auto", "namespaces"):
+        raise SandboxStartupError(
+            f"run_sandboxed makes no boxes in the backend {wanted!r}: a virtualenv of this host is not lent to a container\n"
+            f"hint: unset {_backend.VARIABLE}, or use pctx_sandbox.run(code, dependencies=[...])"
+        )
     warm = request.warm and request.venv.can_be_warm
     return make_result(request, (run_warm if warm else run_cold)(request, canceller))

@@ -16,7 +16,7 @@ import socket
 import time
 from typing import Any
 
-from .. import _broker, _program
+from .. import _backend, _broker, _program
 from .._broker import BrokerGone, Connection, Lease, LeaseError
 from ..client import ATTEMPTS, GRACE_SECONDS, PAUSE_SECONDS, Canceller, raise_if_cancelled
 from ..errors import SandboxStartupError
@@ -39,11 +39,12 @@ class _NotStarted(Exception):
 def run_warm(request: Request, canceller: Canceller | None) -> Ended:
     """Runs the script in a Worker. Raises SandboxStartupError if none can be had."""
     _program.require_linux()
+    backend = _backend.resolve("namespaces")
     lease, done_and_lease = _packets(request)
     register = canceller.register if canceller is not None else None
     for attempt in range(ATTEMPTS):
         try:
-            connection = _broker.acquire(lease, QUEUE_SECONDS, register)
+            connection = _broker.acquire(backend, lease, QUEUE_SECONDS, register)
         except LeaseError as error:
             raise SandboxStartupError(f"no box for the script: {error}") from None
         except BrokerGone as error:
@@ -74,7 +75,7 @@ def run_warm(request: Request, canceller: Canceller | None) -> Ended:
             connection.discard()
             raise_if_cancelled(canceller)
             raise
-        _broker.release(connection, lease, done_and_lease, False)
+        _broker.release(backend, connection, lease, done_and_lease, False)
         return ended
     raise SandboxStartupError(
         f"{ATTEMPTS} Workers were gone before they read the script\nhint: run `pctx-sandbox doctor`"

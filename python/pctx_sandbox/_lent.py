@@ -1,0 +1,120 @@
+"""A folder lent to calls whose box cannot have the folder itself: the engine copies it in and brings changes back.
+
+Calls that share a folder come one after the other: each sees what the one before left, as in the folder itself.
+"""
+
+from __future__ import annotations
+
+import atexit
+import contextlib
+import hashlib
+import json
+import os
+import shutil
+import subprocess
+import threading
+from collections.abc import Iterator
+from typing import Any
+
+from . import _program
+from ._backend import Backend
+from .errors import SandboxError, SandboxStartupError
+
+
+class LentFolder:
+    """One folder of one process, and the place of its copy: Workers that wait have that place already."""
+
+    def __init__(self, folder: str, backend: Backend) -> None:
+        self._folder = folder
+        self._backend = backend
+        self._lock = threading.Lock()
+        name = f"call-{os.getpid()}-{hashlib.sha256(folder.encode()).hexdigest()[:16]}"
+        self._copy = os.path.join(backend.lent[0], name)
+        self.seen = os.path.join(backend.lent[1], name)
+        self._make()
+
+    def _make(self) -> None:
+        """A Broker is asked for a box with the folder before a call fills it."""
+        os.makedirs(self._copy, 0o700, exist_ok=True)
+        if os.geteuid() == 0:
+            os.chown(self._copy, self._backend.uid, self._backend.uid)
+
+    @contextlib.contextmanager
+    def lend(self) -> Iterator[dict[str, Any]]:
+        """The folder's content stands in the copy meanwhile. Afterwards the dict says what changed."""
+        changed: dict[str, Any] = {}
+        with self._lock:
+            process = self._start()
+            try:
+                self._expect_ready(process)
+                try:
+                    yield changed
+                finally:
+                    changed.update(self._bring_back(process))
+            finally:
+                for stream in (process.stdin, process.stdout, process.stderr):
+                    if stream is not None:
+                        stream.close()
+                process.wait()
+
+    def _start(self) -> subprocess.Popen[bytes]:
+        command = [_program.find_program(), "lend", self._folder, self._copy]
+        if os.geteuid() == 0:
+            command += ["--uid", str(self._backend.uid), "--gid", str(self._backend.uid)]
+        return subprocess.Popen(
+            command,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            start_new_session=True,  # an interrupt is the caller's: what the call did still comes back
+        )
+
+    def _expect_ready(self, process: subprocess.Popen[bytes]) -> None:
+        assert process.stdout is not None and process.stderr is not None
+        if process.stdout.readline() == b"ready\n":
+            return
+        words = process.stderr.read(8000).decode("utf-8", "replace").strip().removeprefix("pctx-sandbox: ")
+        raise SandboxStartupError(f"mnt_dir={self._folder!r} cannot be lent: {words}")
+
+    def _bring_back(self, process: subprocess.Popen[bytes]) -> dict[str, Any]:
+        assert process.stdin is not None and process.stdout is not None and process.stderr is not None
+        try:
+            process.stdin.write(b"back\n")
+            process.stdin.flush()
+            answer = json.loads(process.stdout.readline())
+        except (OSError, ValueError):
+            words = process.stderr.read(8000).decode("utf-8", "replace").strip().removeprefix("pctx-sandbox: ")
+            raise SandboxError(
+                f"what the call changed in mnt_dir={self._folder!r} could not be brought back: {words}"
+            ) from None
+        return answer if isinstance(answer, dict) else {}
+
+
+_lock = threading.Lock()
+_folders: dict[tuple[str, str], LentFolder] = {}
+
+
+def lent_folder(folder: str, backend: Backend) -> LentFolder:
+    """The one for this folder in this process."""
+    with _lock:
+        known = _folders.get((backend.name, folder))
+        if known is None or not os.path.isdir(known._copy):
+            known = _folders[backend.name, folder] = LentFolder(folder, backend)
+    return known
+
+
+def _remove_all(owner: int = os.getpid()) -> None:
+    if os.getpid() == owner:
+        for each in _folders.values():
+            shutil.rmtree(each._copy, ignore_errors=True)
+
+
+def _after_fork() -> None:
+    global _lock
+    _lock = threading.Lock()
+    _folders.clear()
+
+
+atexit.register(_remove_all)
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_after_fork)

@@ -1,0 +1,370 @@
+// The container's life: found, repaired or started. Every Podman command takes a tenth of a second, so the way on which
+// nothing is wrong runs one of them at most.
+#include "backend/podman/podman.h"
+
+#include <fcntl.h>
+#include <poll.h>
+#include <sys/file.h>
+#include <sys/mman.h>
+#include <sys/random.h>
+#include <sys/resource.h>
+#include <sys/stat.h>
+#include <sys/sysinfo.h>
+
+#include <algorithm>
+#include <csignal>
+#include <cstdlib>
+#include <ctime>
+
+#include <fmt/format.h>
+
+#include "backend/namespaces.h"
+#include "base/units.h"
+#include "broker/address.h"
+#include "env/store.h"
+#include "env/tree.h"
+#include "net/door.h"
+#include "sys/files.h"
+#include "sys/process.h"
+#include "wire/packet.h"
+
+namespace pctx::backend::podman {
+namespace {
+
+constexpr Millis kPodmanPatience{120'000}, kBrokerPatience{30'000};
+constexpr int kAnswerMillis = 3000, kBusyMillis = 30'000;
+constexpr std::size_t kMostWords = 64_KiB;
+constexpr std::uint64_t kMostFiles = 65536, kMostProcesses = 16384;
+constexpr const char* kStampLabel = "pctx-sandbox-program";
+
+std::string user_name() {
+  for (const char* name : {"USER", "LOGNAME"})
+    if (const char* value = std::getenv(name); value != nullptr && *value != '\0') return value;
+  return fmt::format("#{}", ::geteuid());
+}
+
+Result<std::string> podman_program() {
+  std::string found = sys::find_program("podman");
+  if (found.empty()) return unavailable("Podman is not installed", install_command());
+  return found;
+}
+
+Result<sys::Finished> podman(std::vector<std::string> words, int input = -1) {
+  words.insert(words.begin(), PCTX_TRY(podman_program()));
+  return sys::run_program(words, input, kMostWords, kPodmanPatience);
+}
+
+enum class Answer { yes, silence, nobody };
+
+// A container that is paused takes connections, and says nothing.
+Answer ask(const BrokerAddress& address, int millis) {
+  const auto broker = connect_broker(address);
+  if (!broker || !wire::send(broker->get(), R"({"status": {}})")) return Answer::nobody;
+  pollfd answer{broker->get(), POLLIN, 0};
+  if (::poll(&answer, 1, millis) <= 0) return Answer::silence;
+  wire::Packet packet;
+  return wire::receive(broker->get(), packet) == wire::Received::packet ? Answer::yes : Answer::nobody;
+}
+
+std::string image_of_the_user() {
+  const char* named = std::getenv("PCTX_SANDBOX_IMAGE");
+  return named != nullptr ? named : "";
+}
+
+// Copies for callers that were killed: nobody else knows of them.
+void sweep_lent(const Place& place) {
+  const auto folder = sys::open_at(AT_FDCWD, place.lent, O_RDONLY | O_DIRECTORY | O_NOFOLLOW);
+  if (!folder) return;
+  for (const std::string& name : env::names_below(folder->get(), ".")) {
+    const std::size_t dash = name.find('-');
+    const int pid = dash == std::string::npos ? 0 : std::atoi(name.c_str() + dash + 1);
+    if (pid > 0 && ::kill(pid, 0) != 0 && errno == ESRCH) (void)env::remove_tree(folder->get(), name);
+  }
+}
+
+// Small files beside the lock that say what the container and its image were made from.
+std::string read_note(const Place& place, const char* name) {
+  return sys::try_read_file(sys::join(place.folder, name), 64_KiB).value_or("");
+}
+
+Result<void> write_note(const Place& place, const char* name, std::string_view text) {
+  const std::string path = sys::join(place.folder, name), fresh = path + ".new";
+  {
+    const Fd fd = PCTX_TRY(sys::open_at(AT_FDCWD, fresh, O_WRONLY | O_CREAT | O_TRUNC | O_NOFOLLOW, 0600));
+    PCTX_TRY(sys::write_all(fd.get(), text));
+  }
+  return ::rename(fresh.c_str(), path.c_str()) == 0 ? Result<void>{} : os_error(fmt::format("cannot write {}", path));
+}
+
+// Changes whenever the program does.
+std::string program_stamp(const std::string& version) {
+  struct stat status {};
+  (void)::stat("/proc/self/exe", &status);
+  return fmt::format("{} {} {} {}.{}", version, status.st_ino, status.st_size, status.st_mtim.tv_sec,
+                     status.st_mtim.tv_nsec);
+}
+
+std::vector<std::string> noted_folders(const Place& place) {
+  std::vector<std::string> folders;
+  const std::string text = read_note(place, "lent-folders");
+  for (std::string_view line : sys::split(text, '\n'))
+    if (!line.empty()) folders.emplace_back(line);
+  return folders;
+}
+
+bool covers(const std::vector<std::string>& folders, const std::string& wanted) {
+  return std::any_of(folders.begin(), folders.end(), [&](const std::string& folder) {
+    return wanted == folder || (wanted.starts_with(folder) && wanted[folder.size()] == '/');
+  });
+}
+
+class Agent {
+ public:
+  Agent(Place place, const Wanted& wanted) : place_(std::move(place)), wanted_(wanted) {
+    address_ = {place_.folder, fmt::format("{}/broker-{}.sock", place_.run, wanted_.version), place_.uid};
+  }
+
+  Result<Reached> reach();
+
+ private:
+  bool has_what_is_wanted() const;
+  Answer ask_broker(int millis = kAnswerMillis) const { return podman::ask(address_, millis); }
+  Reached reached() const;
+  Result<void> revive();
+  Result<void> start();
+  Result<ContainerSpec> specify();
+  Result<std::string> have_image(bool afresh);
+  Result<void> wait_for_broker();
+  Result<std::vector<std::string>> lent_folders() const;
+
+  Place place_;
+  const Wanted& wanted_;
+  BrokerAddress address_;
+  std::string stale_;  // an image that a newer one has taken the name of
+  std::vector<std::string> notices_;
+};
+
+Reached Agent::reached() const {
+  return {address_, place_.support, kSupportInside, place_.lent, kLentInside, notices_};
+}
+
+bool Agent::has_what_is_wanted() const {
+  if (read_note(place_, "image-of-the-user") != image_of_the_user()) return false;
+  const std::vector<std::string> folders = noted_folders(place_);
+  return std::all_of(wanted_.lent.begin(), wanted_.lent.end(),
+                     [&](const std::string& each) { return covers(folders, each); });
+}
+
+Result<Reached> Agent::reach() {
+  if (has_what_is_wanted() && ask_broker() == Answer::yes) return reached();
+  // One repairs or starts, the others wait for it and find it done.
+  const Fd lock = PCTX_TRY(sys::open_at(AT_FDCWD, place_.folder + "/lock", O_RDWR | O_CREAT | O_NOFOLLOW, 0600));
+  while (::flock(lock.get(), LOCK_EX) != 0)
+    if (errno != EINTR) return os_error("cannot wait for another start of the container");
+  PCTX_TRY(podman_program());
+  const Answer answer = ask_broker();
+  if (answer == Answer::yes && has_what_is_wanted()) return reached();
+  if (answer == Answer::silence) {
+    PCTX_TRY(revive());
+    // On a machine that is busy beyond measure; replacing the container would end the calls that run in it.
+    if (has_what_is_wanted() && ask_broker(kBusyMillis) == Answer::yes) return reached();
+  }
+  PCTX_TRY(start());
+  return reached();
+}
+
+// Somebody paused it: whoever calls now wants it to go on.
+Result<void> Agent::revive() {
+  const auto state = PCTX_TRY(podman::podman({"inspect", "--format", "{{.State.Status}}", place_.container}));
+  if (!state.out.starts_with("paused")) return {};
+  const auto done = PCTX_TRY(podman::podman({"unpause", place_.container}));
+  if (done.status != 0) return explain_failure(done.err, user_name());
+  return {};
+}
+
+Result<std::vector<std::string>> Agent::lent_folders() const {
+  // What earlier callers needed stays: the container is theirs too.
+  std::vector<std::string> folders = noted_folders(place_);
+  std::erase_if(folders, [](const std::string& folder) { return ::access(folder.c_str(), R_OK | X_OK) != 0; });
+  for (const std::string& folder : wanted_.lent) {
+    if (covers(folders, folder)) continue;
+    if (!folder.starts_with('/') || folder == "/" || folder.find_first_of(":,\n") != std::string::npos)
+      return usage_error(fmt::format("{} cannot be lent to the container: its name", folder),
+                         "use an interpreter in a folder whose path has no colon, comma or line end");
+    folders.push_back(folder);
+  }
+  return folders;
+}
+
+// The id of the image for this program; made if there is none, or if it is an older one.
+Result<std::string> Agent::have_image(bool afresh) {
+  if (std::string named = image_of_the_user(); !named.empty()) return named;
+  const std::string stamp = program_stamp(wanted_.version), note = read_note(place_, "image");
+  const std::size_t line = note.find('\n');
+  if (!afresh && line != std::string::npos && note.substr(0, line) == stamp) return note.substr(line + 1);
+  // The note goes with a reboot, the image stays.
+  const std::string label = fmt::format("{{{{.Id}}}} {{{{index .Labels \"{}\"}}}}", kStampLabel);
+  const auto there = PCTX_TRY(podman::podman({"image", "inspect", "--format", label, kImage}));
+  const std::size_t space = there.out.find(' ');
+  const std::string before = there.status == 0 ? there.out.substr(0, space) : "";
+  if (!before.empty() && there.out.substr(space + 1) == stamp + "\n") {
+    PCTX_TRY(write_note(place_, "image", fmt::format("{}\n{}", stamp, before)));
+    return before;
+  }
+  const std::string program = PCTX_TRY(sys::read_file("/proc/self/exe", 512_MiB));
+  const std::string archive = image_archive(probe_host().system, program);
+  const Fd file{::memfd_create("pctx-image", MFD_CLOEXEC)};
+  if (!file) return os_error("cannot make the image");
+  PCTX_TRY(sys::write_all(file.get(), archive));
+  (void)::lseek(file.get(), 0, SEEK_SET);
+  fmt::print(stderr, "pctx-sandbox: building the image {} from this program ({})\n", kImage,
+             format_size(archive.size()));
+  const auto done =
+      PCTX_TRY(podman::podman({"import", "--quiet", "--change", fmt::format("LABEL {}=\"{}\"", kStampLabel, stamp),
+                               "--change", fmt::format("LABEL pctx-sandbox={}", wanted_.version), "-", kImage},
+                              file.get()));
+  if (done.status != 0) return explain_failure(done.err, user_name());
+  std::string id = done.out.substr(0, done.out.find('\n'));
+  if (id.starts_with("sha256:")) id = id.substr(7);
+  PCTX_TRY(write_note(place_, "image", fmt::format("{}\n{}", stamp, id)));
+  notices_.push_back(fmt::format("built the image {}, {}", kImage, format_size(archive.size())));
+  if (before != id) stale_ = before;
+  return id;
+}
+
+Result<ContainerSpec> Agent::specify() {
+  ContainerSpec spec;
+  spec.place = place_;
+  spec.caller_uid = ::geteuid();
+  spec.caller_gid = ::getegid();
+  spec.podman = PCTX_TRY(podman_program());
+  spec.version = wanted_.version;
+  spec.profile = place_.folder + "/seccomp.json";
+  spec.own_image = image_of_the_user().empty();
+  if (!spec.own_image) {
+    std::array<char, 4096> self{};
+    if (::readlink("/proc/self/exe", self.data(), self.size() - 1) <= 0) return os_error("cannot find this program");
+    spec.program = self.data();
+  }
+  spec.system = probe_host().system;
+  spec.lent = PCTX_TRY(lent_folders());
+  if (const auto store = env::Store::open(); store && store->folder().find_first_of(":,") == std::string::npos) {
+    if (look_at_namespaces().usable) {
+      spec.environments = store->folder() + "/env";
+      // Below a folder that others cannot enter; the container's user must find its way to one Environment.
+      if (place_.rootful) (void)::chmod(spec.environments.c_str(), 0711);
+    } else {
+      // Nobody outside can build in a box: they are built in the container, in a folder that is the container's.
+      spec.store = store->folder() + "/podman";
+      (void)::mkdir(spec.store.c_str(), 0700);
+      if (place_.rootful && ::lchown(spec.store.c_str(), place_.uid, place_.gid) != 0)
+        return os_error(fmt::format("cannot prepare {}", spec.store));
+    }
+  }
+  rlimit files{}, processes{};
+  (void)::getrlimit(RLIMIT_NOFILE, &files);
+  (void)::getrlimit(RLIMIT_NPROC, &processes);
+  spec.files = std::min<std::uint64_t>(files.rlim_max, kMostFiles);
+  spec.processes = std::min<std::uint64_t>(processes.rlim_max, kMostProcesses);
+  struct sysinfo machine {};
+  if (::sysinfo(&machine) == 0) spec.memory = std::uint64_t{machine.totalram} * machine.mem_unit / 4 * 3;
+  spec.cpus = static_cast<unsigned>(std::max(1L, ::sysconf(_SC_NPROCESSORS_ONLN)));
+  std::uint64_t word = 0;
+  if (::getrandom(&word, sizeof word, 0) != sizeof word) return os_error("no random numbers");
+  spec.door = fmt::format("door-{:016x}.sock", word);
+  return spec;
+}
+
+Result<void> Agent::start() {
+  sweep_lent(place_);
+  ContainerSpec spec = PCTX_TRY(specify());
+  PCTX_TRY(write_note(place_, "seccomp.json", seccomp_profile()));
+  spec.image = PCTX_TRY(have_image(false));
+  for (int attempt = 0;; ++attempt) {
+    // A new one each time: whoever came in through the last one is gone.
+    net::Door door = PCTX_TRY(net::Door::open(sys::join(place_.run, spec.door), place_.uid, place_.gid));
+    const auto done = PCTX_TRY(sys::run_program(container_arguments(spec), -1, kMostWords, kPodmanPatience));
+    if (done.status == 0) {
+      PCTX_TRY(net::Door::serve_behind(std::move(door)));
+      break;
+    }
+    const Trouble trouble = trouble_in(done.err);
+    if (attempt >= 4) return explain_failure(done.err, user_name());
+    if (trouble == Trouble::no_image && spec.own_image) {
+      spec.image = PCTX_TRY(have_image(true));
+    } else if (trouble == Trouble::runtime_hybrid && spec.runtime.empty() && !sys::find_program("runc").empty()) {
+      spec.runtime = "runc";
+    } else if (trouble == Trouble::older_podman && spec.ipc != "private") {
+      spec.ipc = "private";
+    } else if (trouble == Trouble::in_the_way) {
+      // Half removed, or being removed: Podman's own clean-up runs beside us.
+      (void)podman::podman({"rm", "--force", "--ignore", place_.container});
+    } else if (trouble == Trouble::no_limits && spec.memory != 0) {
+      spec.memory = 0;
+      notices_.push_back("the container has no limits of its own: Podman may not set cgroups for this user");
+    } else {
+      return explain_failure(done.err, user_name());
+    }
+  }
+  // The image before has no name any more, and no container of ours.
+  if (!stale_.empty()) (void)podman::podman({"rmi", stale_});
+  std::string folders;
+  for (const std::string& folder : spec.lent) folders += folder + "\n";
+  PCTX_TRY(write_note(place_, "lent-folders", folders));
+  PCTX_TRY(write_note(place_, "image-of-the-user", image_of_the_user()));
+  return wait_for_broker();
+}
+
+Result<void> Agent::wait_for_broker() {
+  using Clock = std::chrono::steady_clock;
+  const auto began = Clock::now();
+  auto looked = began;
+  while (Clock::now() - began < kBrokerPatience) {
+    if (ask_broker() == Answer::yes) return {};
+    const timespec pause{0, 3'000'000};
+    ::nanosleep(&pause, nullptr);
+    if (Clock::now() - looked < std::chrono::seconds{2}) continue;
+    looked = Clock::now();
+    const auto state = PCTX_TRY(podman::podman({"inspect", "--format", "{{.State.Status}}", place_.container}));
+    if (state.status == 0 && (state.out.starts_with("running") || state.out.starts_with("created"))) continue;
+    const auto words = PCTX_TRY(podman::podman({"logs", "--tail", "5", place_.container}));
+    return unavailable(
+        fmt::format("the container {} ended as soon as it started: {}{}", place_.container, words.out, words.err),
+        "see 'pctx-sandbox doctor'");
+  }
+  return unavailable(fmt::format("the Broker in the container {} does not answer", place_.container),
+                     fmt::format("look at 'podman logs {}'", place_.container));
+}
+
+}  // namespace
+
+Result<Reached> reach(const Wanted& wanted) { return Agent{PCTX_TRY(find_place()), wanted}.reach(); }
+
+Standing look() {
+  const std::string program = sys::find_program("podman");
+  if (program.empty()) return {false, "Podman is not installed", install_command()};
+  const auto info = sys::run_program(
+      {program, "info", "--format",
+       "{{.Version.Version}} {{.Host.OCIRuntime.Name}} {{.Host.CgroupsVersion}} {{.Host.CgroupManager}}"},
+      -1, kMostWords, kPodmanPatience);
+  if (!info) return {false, info.error().what, info.error().hint};
+  if (info->status != 0) {
+    const Error error = explain_failure(info->err, user_name());
+    return {false, error.what, error.hint};
+  }
+  const auto words = sys::split(std::string_view{info->out}.substr(0, info->out.find('\n')), ' ');
+  if (words.size() < 4) return {false, fmt::format("'podman info' says '{}'", info->out), "try it by hand"};
+  if (::geteuid() != 0) {
+    const HostFeatures host = probe_host();
+    if (!host.subuid || !host.subgid) {
+      const Error error = explain_failure("no subuid ranges found", user_name());
+      return {false, error.what, error.hint};
+    }
+  }
+  return {true,
+          fmt::format("Podman {}, {}, with {}, cgroup {} ({})", words[0], ::geteuid() == 0 ? "as root" : "rootless",
+                      words[1], words[2], words[3]),
+          ""};
+}
+
+}  // namespace pctx::backend::podman

@@ -1,0 +1,143 @@
+#include "backend/podman/podman.h"
+
+#include <algorithm>
+
+#include <gtest/gtest.h>
+#include <nlohmann/json.hpp>
+
+#include "backend/namespaces.h"
+
+namespace pctx::backend::podman {
+namespace {
+
+ContainerSpec example() {
+  ContainerSpec spec;
+  spec.place = {"/run/u/podman", "/run/u/podman/run", "/run/u/podman/support", "/run/u/podman/lent", "agent"};
+  spec.caller_uid = spec.caller_gid = 1001;
+  spec.podman = "/usr/bin/podman";
+  spec.image = "0123";
+  spec.profile = "/run/u/podman/seccomp.json";
+  spec.version = "9.9.9";
+  spec.system = {{"/usr", PathKind::directory, ""}, {"/bin", PathKind::link, "usr/bin"}};
+  spec.memory = 1 << 30;
+  return spec;
+}
+
+bool has(const std::vector<std::string>& words, std::initializer_list<std::string> wanted) {
+  return std::search(words.begin(), words.end(), wanted.begin(), wanted.end()) != words.end();
+}
+
+TEST(PodmanContainer, HasNoRightsAndNoNetwork) {
+  const auto words = container_arguments(example());
+  EXPECT_TRUE(has(words, {"--cap-drop", "ALL"}));
+  EXPECT_TRUE(has(words, {"--security-opt", "no-new-privileges"}));
+  EXPECT_TRUE(has(words, {"--security-opt", "seccomp=/run/u/podman/seccomp.json"}));
+  EXPECT_TRUE(has(words, {"--network", "none"}));
+  EXPECT_TRUE(has(words, {"--read-only"}));
+  EXPECT_TRUE(has(words, {"--pull", "never"}));
+  EXPECT_TRUE(has(words, {"--memory", "1073741824b"}));
+  EXPECT_FALSE(has(words, {"--privileged"}));
+  for (const std::string& word : words) {
+    EXPECT_EQ(word.find("label=disable"), std::string::npos);
+    EXPECT_EQ(word.find("apparmor="), std::string::npos);
+  }
+}
+
+TEST(PodmanContainer, LendsTheSystemReadOnlyAndLinksAsLinks) {
+  const auto words = container_arguments(example());
+  EXPECT_TRUE(has(words, {"--volume", "/usr:/usr:ro"}));
+  EXPECT_FALSE(has(words, {"--volume", "/bin:/bin:ro"}));
+}
+
+TEST(PodmanContainer, IsTheCallersUserOrNobodysButNeverRoot) {
+  ContainerSpec spec = example();
+  EXPECT_TRUE(has(container_arguments(spec), {"--userns", "keep-id", "--user", "1001:1001"}));
+  spec.place.rootful = true;
+  const auto words = container_arguments(spec);
+  EXPECT_TRUE(has(words, {"--uidmap", "0:1887436800:65536"}));
+  EXPECT_TRUE(has(words, {"--user", "1000:1000"}));
+}
+
+TEST(PodmanContainer, AnImageOfTheUsersHasItsOwnSystem) {
+  ContainerSpec spec = example();
+  spec.own_image = false;
+  spec.program = "/opt/pctx-sandbox";
+  const auto words = container_arguments(spec);
+  EXPECT_FALSE(has(words, {"--volume", "/usr:/usr:ro"}));
+  EXPECT_TRUE(has(words, {"--volume", "/opt/pctx-sandbox:/pctx-sandbox:ro"}));
+}
+
+TEST(PodmanProfile, LetsBoxesBeMadeAndLittleElse) {
+  const auto profile = nlohmann::json::parse(seccomp_profile());
+  const auto lists = [&](int index, const char* name) {
+    const auto& names = profile["syscalls"][static_cast<std::size_t>(index)]["names"];
+    return std::find(names.begin(), names.end(), name) != names.end();
+  };
+  for (const char* name : {"read", "clone", "unshare", "mount", "pivot_root", "seccomp"})
+    EXPECT_TRUE(lists(0, name)) << name;
+  for (const char* name :
+       {"bpf", "ptrace", "kexec_load", "init_module", "io_uring_setup", "perf_event_open", "reboot"}) {
+    EXPECT_FALSE(lists(0, name)) << name;
+    EXPECT_TRUE(lists(1, name)) << name;
+  }
+  EXPECT_EQ(profile["syscalls"][1]["errnoRet"], 1);
+  EXPECT_EQ(profile["defaultErrnoRet"], 38);
+}
+
+TEST(PodmanImage, IsAnArchiveWithTheProgramInIt) {
+  const std::string archive = image_archive({{"/bin", PathKind::link, "usr/bin"}}, "PROGRAM");
+  EXPECT_EQ(archive.size() % 512, 0U);
+  EXPECT_EQ(archive.substr(257, 5), "ustar");
+  const std::size_t at = archive.find("PROGRAM");
+  ASSERT_NE(at, std::string::npos);
+  EXPECT_EQ(archive.substr(at - 512, 12), "pctx-sandbox");
+  EXPECT_NE(archive.find("usr/bin"), std::string::npos);
+}
+
+struct Said {
+  const char* words;
+  const char* cause;
+  const char* fix;
+};
+
+TEST(PodmanTrouble, IsExplained) {
+  for (const Said& said : {
+           Said{"Error: no subuid ranges found for user \"u\" in /etc/subuid", "subordinate ids", "usermod"},
+           Said{"Error: crun: cgroups in hybrid mode not supported: OCI runtime error", "crun", "runc"},
+           Said{"Error: writing blob: no space left on device", "full", "prune"},
+           Said{"Error: 'overlay' is not supported over overlayfs, a mount_program is required", "inside a container",
+                "volume"},
+           Said{"Error: something new\n", "something new", "doctor"},
+       }) {
+    const Error error = explain_failure(said.words, "u");
+    EXPECT_NE(error.what.find(said.cause), std::string::npos) << error.what;
+    EXPECT_NE(error.hint.find(said.fix), std::string::npos) << error.hint;
+  }
+}
+
+TEST(PodmanTrouble, IsToldApart) {
+  EXPECT_EQ(trouble_in("Error: 0123: image not known"), Trouble::no_image);
+  EXPECT_EQ(trouble_in("Error: the container name \"x\" is already in use"), Trouble::in_the_way);
+  EXPECT_EQ(trouble_in("Error: crun: cgroups in hybrid mode not supported"), Trouble::runtime_hybrid);
+  EXPECT_EQ(trouble_in("Error: crun: controller `memory` is not available under /sys/fs/cgroup"), Trouble::no_limits);
+  EXPECT_EQ(trouble_in("Error: unrecognized namespace mode none passed"), Trouble::older_podman);
+  EXPECT_EQ(trouble_in("Error: whatever"), Trouble::other);
+}
+
+TEST(Backends, AutoIsNamespacesUnlessTheyAreRefusedAndPodmanWorks) {
+  const Standing works{true, "works", ""}, fails{false, "refused", "fix"};
+  EXPECT_EQ(decide(works, works).backend->name, "namespaces");
+  EXPECT_EQ(decide(fails, works).backend->name, "podman");
+  EXPECT_EQ(decide(fails, works).reason, "refused; works");
+  EXPECT_EQ(decide(fails, fails).backend->name, "namespaces");
+}
+
+TEST(Backends, AreFoundByName) {
+  for (const Backend& each : backends()) EXPECT_EQ(*find(each.name), &each);
+  const auto unknown = find("docker");
+  ASSERT_FALSE(unknown.has_value());
+  EXPECT_NE(unknown.error().hint.find("podman"), std::string::npos);
+}
+
+}  // namespace
+}  // namespace pctx::backend::podman

@@ -1,0 +1,100 @@
+// From Podman's words to a sentence and a next step: pure.
+#include <unistd.h>
+#include <array>
+
+#include <fmt/format.h>
+
+#include "backend/podman/podman.h"
+#include "sys/files.h"
+
+namespace pctx::backend::podman {
+namespace {
+
+struct Meaning {
+  std::string_view words;  // in what Podman says
+  const char* cause;
+  const char* fix;  // {0}: the user
+};
+
+// The first that matches; the narrow ones come first.
+constexpr std::array kMeanings{
+    Meaning{"no subuid ranges found",
+            "this user has no subordinate ids, without which Podman cannot give a container users",
+            "sudo usermod --add-subuids 100000-165535 --add-subgids 100000-165535 {0} && podman system migrate"},
+    Meaning{"no subgid ranges found",
+            "this user has no subordinate group ids, without which Podman cannot give a container users",
+            "sudo usermod --add-subuids 100000-165535 --add-subgids 100000-165535 {0} && podman system migrate"},
+    Meaning{"potentially insufficient UIDs", "this user has too few subordinate ids for a container",
+            "sudo usermod --add-subuids 100000-165535 --add-subgids 100000-165535 {0} && podman system migrate"},
+    Meaning{"newuidmap", "newuidmap, which gives a rootless container its users, is missing or refuses",
+            "sudo apt-get install uidmap (shadow-utils on Fedora), and look at /etc/subuid for {0}"},
+    Meaning{"rootless containers not supported", "this Podman cannot run without root here",
+            "look at /etc/subuid for {0} and at 'podman info'"},
+    Meaning{"hybrid", "the container runtime crun cannot run where cgroup v1 and v2 are mounted together",
+            "install runc (sudo apt-get install runc), or boot with one of the two"},
+    Meaning{"user namespaces are not enabled", "the kernel's user namespaces are switched off, which Podman needs too",
+            "sudo sysctl user.max_user_namespaces=15000"},
+    Meaning{
+        "cannot clone: Operation not permitted", "user namespaces are refused to Podman too",
+        "see 'pctx-sandbox doctor'; in a container, start the outer one with the rights that Podman's manual names"},
+    Meaning{"cannot re-exec process", "Podman cannot enter its own user namespace",
+            "run 'podman system migrate', and look at /etc/subuid for {0}"},
+    Meaning{"is not supported over overlayfs", "Podman's storage lies on an overlay: it runs inside a container itself",
+            "give the outer container a volume at Podman's storage, or set driver = \"vfs\" in storage.conf"},
+    Meaning{"setting rlimit", "the runtime cannot set the container's limits: the caller's own are lower",
+            "raise the hard limits of the caller (ulimit -Hn, ulimit -Hu)"},
+    Meaning{"no space left on device", "the disk that holds Podman's storage is full",
+            "free some space: podman system prune, pctx-sandbox env prune"},
+    Meaning{"disk quota exceeded", "the quota for Podman's storage is used up",
+            "free some space: podman system prune, pctx-sandbox env prune"},
+    Meaning{"read-only file system", "Podman cannot write to its storage or its runtime folder",
+            "look at 'podman info' for graphRoot and runRoot"},
+    Meaning{"unable to connect to Podman", "the Podman machine or service does not answer", "podman machine start"},
+    Meaning{"OCI runtime not found", "Podman has no container runtime", "install crun or runc"},
+    Meaning{"could not find a working conmon", "conmon, which Podman starts containers with, is missing",
+            "install conmon"},
+    Meaning{"seccomp", "the container's system call profile was refused", "use Podman and a runtime with seccomp"},
+};
+
+std::string last_words(std::string_view words) {
+  std::string last;
+  for (std::string_view line : sys::split(words, '\n'))
+    if (!line.empty() && line.find("level=warning") == std::string_view::npos) last = line;
+  return last.substr(0, 600);
+}
+
+}  // namespace
+
+Trouble trouble_in(std::string_view words) {
+  const auto says = [&](std::string_view text) { return words.find(text) != std::string_view::npos; };
+  if (says("image not known") || says("no such image") || says("unable to find a name and tag match") ||
+      says("failed to find image") || says("pull policy is \"never\""))
+    return Trouble::no_image;
+  if (says("is already in use") || says("device or resource busy") || says("container state improper"))
+    return Trouble::in_the_way;
+  if (says("namespace mode")) return Trouble::older_podman;
+  if (says("hybrid")) return Trouble::runtime_hybrid;
+  if (says("is not available under") || says("controller") || says("cgroup")) return Trouble::no_limits;
+  return Trouble::other;
+}
+
+Error explain_failure(std::string_view words, const std::string& user) {
+  for (const Meaning& meaning : kMeanings)
+    if (words.find(meaning.words) != std::string_view::npos)
+      return unavailable(fmt::format("{} (Podman says: {})", meaning.cause, last_words(words)),
+                         fmt::format(fmt::runtime(meaning.fix), user));
+  return unavailable(fmt::format("Podman cannot start the container: {}", last_words(words)),
+                     "see 'pctx-sandbox doctor', and try 'podman info'");
+}
+
+std::string install_command() {
+  const std::string sudo = ::geteuid() == 0 ? "" : "sudo ";
+  if (::access("/usr/bin/apt-get", X_OK) == 0) return sudo + "apt-get install podman";
+  if (::access("/usr/bin/dnf", X_OK) == 0) return sudo + "dnf install podman";
+  if (::access("/usr/bin/pacman", X_OK) == 0) return sudo + "pacman -S podman";
+  if (::access("/usr/bin/zypper", X_OK) == 0) return sudo + "zypper install podman";
+  if (::access("/sbin/apk", X_OK) == 0) return sudo + "apk add podman";
+  return "install podman with this system's package manager";
+}
+
+}  // namespace pctx::backend::podman

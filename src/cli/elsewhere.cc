@@ -1,0 +1,182 @@
+// `run --backend`: the line is resolved here and run there. Its policy travels as a file, its folders as copies.
+#include <fcntl.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <cstdio>
+
+#include <fmt/format.h>
+
+#include "backend/copies.h"
+#include "base/units.h"
+#include "box/terminal.h"
+#include "cli/options.h"
+#include "env/store.h"
+#include "env/tree.h"
+#include "sys/files.h"
+
+namespace pctx::cli {
+namespace {
+
+constexpr std::size_t kMostReport = 64_MiB;
+
+void say(const std::string& line) { fmt::print(stderr, "pctx-sandbox: {}\n", line); }
+
+bool is_below(const std::string& path, std::string_view folder) {
+  return path.starts_with(folder) && (path.size() == folder.size() || path[folder.size()] == '/');
+}
+
+// One folder for all that this run lends; its name says whose it is, so that others can tell when nobody's.
+class Stage {
+ public:
+  static Result<Stage> make(const backend::Reached& reached) {
+    Stage stage;
+    stage.parent_ = PCTX_TRY(sys::open_at(AT_FDCWD, reached.lent, O_RDONLY | O_DIRECTORY | O_NOFOLLOW));
+    stage.name_ = fmt::format("run-{}", ::getpid());
+    stage.here_ = sys::join(reached.lent, stage.name_);
+    stage.there_ = sys::join(reached.lent_seen, stage.name_);
+    stage.uid_ = reached.address.uid.value_or(::geteuid());
+    PCTX_TRY(env::remove_tree(stage.parent_.get(), stage.name_));
+    if (::mkdir(stage.here_.c_str(), 0700) != 0 || ::chmod(stage.here_.c_str(), 0711) != 0)
+      return os_error(fmt::format("cannot make {}", stage.here_));
+    return stage;
+  }
+  Stage(Stage&&) = default;
+  Stage& operator=(Stage&&) = default;
+  ~Stage() {
+    if (parent_) (void)env::remove_tree(parent_.get(), name_);
+  }
+
+  std::string here(std::string_view name) const { return sys::join(here_, name); }
+  std::string there(std::string_view name) const { return sys::join(there_, name); }
+  uid_t uid() const { return uid_; }
+  gid_t gid() const { return uid_ == ::geteuid() ? ::getegid() : uid_; }
+
+ private:
+  Stage() = default;
+  Fd parent_;
+  std::string name_, here_, there_;
+  uid_t uid_ = 0;
+};
+
+struct Lent {
+  std::string source;
+  std::optional<backend::FolderCopy> folder;  // brought back when the run is over
+  std::string file;                           // the copy of a single file that may have changed; else empty
+};
+
+// Lends one path as a copy, and says how it is called there.
+Result<std::string> lend_copy(const Stage& stage, const std::string& source, bool writable, std::vector<Lent>& lent) {
+  struct stat status {};
+  if (::stat(source.c_str(), &status) != 0) {
+    Error error = os_error(source);
+    error.kind = ErrorKind::usage;
+    return error;
+  }
+  const std::string name = std::to_string(lent.size());
+  Lent entry{source, std::nullopt, ""};
+  if (S_ISDIR(status.st_mode)) {
+    auto copy = PCTX_TRY(backend::FolderCopy::make(source, stage.here(name), stage.uid(), stage.gid()));
+    if (writable) entry.folder.emplace(std::move(copy));
+  } else if (S_ISREG(status.st_mode)) {
+    PCTX_TRY(backend::copy_file(source, stage.here(name), stage.uid(), stage.gid()));
+    if (writable) entry.file = stage.here(name);
+  } else {
+    return usage_error(fmt::format("{} is neither a file nor a folder", source));
+  }
+  lent.push_back(std::move(entry));
+  return stage.there(name);
+}
+
+Result<void> bring_back(std::vector<Lent>& lent) {
+  for (Lent& each : lent) {
+    if (each.folder) {
+      const FolderChanges changes = PCTX_TRY(each.folder->bring_back());
+      for (const SkippedPath& skipped : changes.skipped)
+        say(fmt::format("not brought back: {} ({})", printable_path(skipped.path), skipped.reason));
+    }
+    if (each.file.empty()) continue;
+    const Fd from = PCTX_TRY(sys::open_at(AT_FDCWD, each.file, O_RDONLY | O_NOFOLLOW | O_NONBLOCK));
+    const Fd to = PCTX_TRY(sys::open_at(AT_FDCWD, each.source, O_WRONLY | O_TRUNC | O_NOFOLLOW));
+    const std::string bytes = PCTX_TRY(sys::read_all(from.get(), 1_GiB));
+    PCTX_TRY(sys::write_all(to.get(), bytes));
+  }
+  return {};
+}
+
+Result<void> write_file(const std::string& path, std::string_view text, mode_t mode) {
+  const Fd fd = PCTX_TRY(sys::open_at(AT_FDCWD, path, O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW, 0600));
+  PCTX_TRY(sys::write_all(fd.get(), text));
+  return ::fchmod(fd.get(), mode) == 0 ? Result<void>{} : os_error(fmt::format("cannot write {}", path));
+}
+
+Result<void> refuse_what_it_cannot(const Policy& policy, std::string_view backend) {
+  if (policy.network == Network::host)
+    return usage_error(
+        fmt::format("--network host: a box of the backend '{}' is in a container without network", backend),
+        "name the hosts: --network allow:HOST, or use --backend namespaces");
+  return {};
+}
+
+}  // namespace
+
+Result<int> run_elsewhere(const backend::Choice& choice, const RunArguments& arguments) {
+  const backend::Backend& backend = *choice.backend;
+  if (backend.execute == nullptr)
+    return usage_error(fmt::format("the backend '{}' runs no commands", backend.name), "leave --backend out");
+  Prepared prepared = PCTX_TRY(resolve(arguments));
+  Policy& policy = prepared.policy;
+  PCTX_TRY(validate(policy));
+  PCTX_TRY(refuse_what_it_cannot(policy, backend.name));
+  if (arguments.changed && !policy.mnt)
+    return usage_error("--changed lists what changed under /mnt, and there is no --mnt");
+  Fd report;
+  if (arguments.report)
+    report =
+        PCTX_TRY(sys::open_at(AT_FDCWD, *arguments.report, O_WRONLY | O_CREAT | O_TRUNC | O_NOFOLLOW | O_NOCTTY, 0644));
+
+  // What resolving added is there by itself: Environments, and the interpreter's prefix, which is asked for.
+  backend::Wanted wanted{PCTX_VERSION, {}};
+  const auto given = PCTX_TRY(to_policy(arguments)).binds.size();
+  const auto store = env::Store::open();
+  const auto is_there = [&](std::size_t i) { return i >= given && !policy.binds[i].target.starts_with("/script/"); };
+  for (std::size_t i = 0; i < policy.binds.size(); ++i)
+    if (is_there(i) && !(store && is_below(policy.binds[i].source, store->folder() + "/env")))
+      wanted.lent.push_back(policy.binds[i].source);
+
+  const backend::Reached reached = PCTX_TRY(backend.reach(wanted));
+  const Stage stage = PCTX_TRY(Stage::make(reached));
+  std::vector<Lent> lent;
+  if (policy.mnt) policy.mnt = PCTX_TRY(lend_copy(stage, *policy.mnt, true, lent));
+  for (std::size_t i = 0; i < policy.binds.size(); ++i)
+    if (!is_there(i))
+      policy.binds[i].source = PCTX_TRY(lend_copy(stage, policy.binds[i].source, policy.binds[i].writable, lent));
+  if (policy.seccomp) policy.seccomp = PCTX_TRY(lend_copy(stage, *policy.seccomp, false, lent));
+  PCTX_TRY(write_file(stage.here("policy.json"), policy_to_json(policy), 0644));
+  const std::string written = stage.here("report.json");
+  PCTX_TRY(write_file(written, "", 0600));
+  if (stage.uid() != ::geteuid() && ::lchown(written.c_str(), stage.uid(), stage.gid()) != 0)
+    return os_error("cannot prepare the report");
+
+  backend::Command command;
+  command.words = {
+      "run", "--backend", "namespaces", "--policy", stage.there("policy.json"), "--report", stage.there("report.json")};
+  command.terminal = arguments.tty;
+  if (arguments.tty) command.words.emplace_back("--tty");
+  if (arguments.json) command.words.emplace_back("--json");
+  if (arguments.quiet) command.words.emplace_back("--quiet");
+  if (arguments.changed) command.words.emplace_back("--changed");
+  command.words.emplace_back("--");
+  command.words.insert(command.words.end(), prepared.command.argv.begin(), prepared.command.argv.end());
+  command.variables = {{"PCTX_SANDBOX_INSIDE", fmt::format("{} {}", backend.name, choice.reason)}};
+  const int status = PCTX_TRY(backend.execute(wanted, command));
+  PCTX_TRY(bring_back(lent));
+  if (report) {
+    const Fd from = PCTX_TRY(sys::open_at(AT_FDCWD, written, O_RDONLY | O_NOFOLLOW | O_NONBLOCK));
+    const std::string text = PCTX_TRY(sys::read_all(from.get(), kMostReport));
+    PCTX_TRY(sys::write_all(report.get(), text));
+  }
+  return status;
+}
+
+}  // namespace pctx::cli

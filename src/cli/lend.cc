@@ -1,0 +1,74 @@
+// A copy of a folder for boxes of another backend, for as long as a call lasts. `@sandbox` uses it; whoever holds our
+// standard input holds the copy.
+#include <cstdio>
+
+#include <fmt/format.h>
+#include <nlohmann/json.hpp>
+
+#include "backend/copies.h"
+#include "box/terminal.h"
+#include "cli/verbs.h"
+#include "sys/files.h"
+
+namespace pctx::cli {
+namespace {
+
+using Json = nlohmann::ordered_json;
+
+std::string printed(const FolderChanges& changes) {
+  const auto list = [](const std::vector<std::string>& paths) {
+    Json names = Json::array();
+    for (const std::string& path : paths) names.push_back(printable_path(path));
+    return names;
+  };
+  Json skipped = Json::array();
+  for (const SkippedPath& each : changes.skipped)
+    skipped.push_back({{"path", printable_path(each.path)}, {"reason", each.reason}});
+  const Json json{{"created", list(changes.created)},
+                  {"modified", list(changes.modified)},
+                  {"deleted", list(changes.deleted)},
+                  {"skipped", skipped}};
+  return json.dump(-1, ' ', false, Json::error_handler_t::replace) + "\n";
+}
+
+struct Lending {
+  std::string folder, copy;
+  uid_t uid = 0;
+  gid_t gid = 0;
+};
+
+Result<int> lend(const Lending& lending) {
+  backend::FolderCopy copy =
+      PCTX_TRY(backend::FolderCopy::make(lending.folder, lending.copy, lending.uid, lending.gid));
+  PCTX_TRY(sys::write_all(STDOUT_FILENO, "ready\n"));
+  char word[8];
+  const bool back = std::fgets(word, sizeof word, stdin) != nullptr && std::string_view{word} == "back\n";
+  if (back) {
+    const FolderChanges changes = PCTX_TRY(copy.bring_back());
+    PCTX_TRY(sys::write_all(STDOUT_FILENO, printed(changes)));
+  }
+  PCTX_TRY(copy.empty());
+  return 0;
+}
+
+}  // namespace
+
+void add_lend(CLI::App& app, int& status) {
+  CLI::App* verb = app.add_subcommand("lend", "Copy a folder for a box in a container, and bring back what changed");
+  auto lending = std::make_shared<Lending>();
+  lending->uid = ::geteuid();
+  lending->gid = ::getegid();
+  verb->add_option("FOLDER", lending->folder, "Of the host")->required();
+  verb->add_option("COPY", lending->copy, "Where the copy goes; it is emptied before and after")->required();
+  verb->add_option("--uid", lending->uid, "Who uses the copy (default: the caller)")->type_name("ID");
+  verb->add_option("--gid", lending->gid, "The group of whoever uses it")->type_name("ID");
+  verb->footer(
+      "Prints 'ready' once the copy stands. The line 'back' on standard input brings back what changed and prints it\n"
+      "as JSON; the end of standard input drops it.");
+  verb->callback([lending, &status] {
+    auto result = lend(*lending);
+    status = result ? *result : complain(result.error());
+  });
+}
+
+}  // namespace pctx::cli

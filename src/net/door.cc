@@ -1,0 +1,131 @@
+#include "net/door.h"
+
+#include <fcntl.h>
+#include <poll.h>
+#include <sys/prctl.h>
+#include <sys/socket.h>
+#include <sys/stat.h>
+#include <sys/un.h>
+
+#include <csignal>
+#include <cstring>
+
+#include <fmt/format.h>
+
+#include "net/control.h"
+#include "sys/files.h"
+#include "wire/packet.h"
+
+namespace pctx::net {
+namespace {
+
+constexpr int kNobodyCame = 120'000;  // milliseconds
+constexpr std::string_view kRelay = "relay";
+
+Result<sockaddr_un> address_of(const std::string& path) {
+  sockaddr_un address{};
+  address.sun_family = AF_UNIX;
+  if (path.size() >= sizeof address.sun_path)
+    return usage_error(fmt::format("the socket's path is too long: {}", path),
+                       "name a shorter one with PCTX_SANDBOX_SOCKET");
+  std::memcpy(address.sun_path, path.c_str(), path.size() + 1);
+  return address;
+}
+
+// One for each process: whoever starts a relay, a Broker, a run or a build, was started by us with one door.
+Fd& own_door() {
+  static Fd fd;
+  return fd;
+}
+
+}  // namespace
+
+Result<Door> Door::open(const std::string& path, uid_t uid, gid_t gid) {
+  const sockaddr_un name = PCTX_TRY(address_of(path));
+  Fd listener{::socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0)};
+  const mode_t before = ::umask(0177);
+  const int failed = !listener || ::bind(listener.get(), reinterpret_cast<const sockaddr*>(&name), sizeof name);
+  const int code = errno;
+  (void)::umask(before);
+  if (failed != 0) return os_error(fmt::format("cannot listen at {}", path), code);
+  if ((uid != ::geteuid() && ::lchown(path.c_str(), uid, gid) != 0) || ::listen(listener.get(), 1) != 0)
+    return os_error(fmt::format("cannot listen at {}", path));
+  return Door{path, uid, std::move(listener)};
+}
+
+Door::~Door() { close_name(); }
+
+void Door::close_name() {
+  if (listener_ && !path_.empty()) (void)::unlink(path_.c_str());
+  listener_.reset();
+}
+
+bool Door::serve() {
+  if (!connection_) {
+    Fd came{::accept4(listener_.get(), nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK)};
+    if (!came) return errno == EAGAIN || errno == EINTR || errno == ECONNABORTED;
+    ucred peer{};
+    socklen_t size = sizeof peer;
+    if (::getsockopt(came.get(), SOL_SOCKET, SO_PEERCRED, &peer, &size) != 0 || peer.uid != uid_) return true;
+    connection_ = std::move(came);
+    close_name();
+    return true;
+  }
+  wire::Packet packet;
+  const wire::Received received = wire::receive(connection_.get(), packet);
+  if (received == wire::Received::nothing) return true;
+  if (received == wire::Received::end) return false;
+  if (packet.text != kRelay || packet.fds.size() != 1) return false;
+  if (::fork() == 0) run_relay(std::move(packet.fds[0]));
+  return true;
+}
+
+Result<void> Door::serve_behind(Door door) {
+  const pid_t pid = ::fork();
+  if (pid < 0) return os_error("cannot start the door of the relay");
+  if (pid > 0) {
+    door.path_.clear();  // the name is the other one's to remove
+    return {};
+  }
+  ::setsid();
+  (void)::prctl(PR_SET_NAME, "pctx-door");
+  for (const int signal : {SIGTERM, SIGINT, SIGHUP, SIGCHLD}) ::signal(signal, SIG_IGN);  // relays are not waited for
+  const int null = ::open("/dev/null", O_RDWR | O_CLOEXEC);
+  for (int fd = 0; fd < 3 && null >= 0; ++fd) (void)::dup2(null, fd);
+  const int kept[] = {0, 1, 2, door.listener_.get()};
+  sys::close_all_but(kept);
+  (void)!::chdir("/");
+  for (;;) {
+    pollfd ready{door.fd(), POLLIN, 0};
+    const int events = ::poll(&ready, 1, door.connection_ ? -1 : kNobodyCame);
+    if (events < 0 && errno == EINTR) continue;
+    if (events == 0 || !door.serve()) break;
+  }
+  door.close_name();
+  ::_exit(0);
+}
+
+Result<void> enter_door(const std::string& path, bool die_with_it) {
+  const sockaddr_un name = PCTX_TRY(address_of(path));
+  Fd fd{::socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0)};
+  if (!fd || ::connect(fd.get(), reinterpret_cast<const sockaddr*>(&name), sizeof name) != 0)
+    return os_error("the way to the relay outside is closed");
+  if (die_with_it) {
+    // The kernel itself ends us when the other side closes, whatever we are doing; the janitor ends the box then.
+    (void)::fcntl(fd.get(), F_SETOWN, ::getpid());
+    (void)::fcntl(fd.get(), F_SETSIG, SIGKILL);
+    (void)::fcntl(fd.get(), F_SETFL, ::fcntl(fd.get(), F_GETFL) | O_ASYNC);
+  }
+  own_door() = std::move(fd);
+  return {};
+}
+
+int door() { return own_door().get(); }
+
+Result<void> start_relay_outside(Fd control) {
+  if (wire::send(door(), kRelay, {control.get()})) return {};
+  return unavailable("the relay that this container's network goes through is gone",
+                     "remove the container with 'podman rm -f pctx-sandbox-agent'; the next call starts another");
+}
+
+}  // namespace pctx::net

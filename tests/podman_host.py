@@ -1,0 +1,54 @@
+"""Whether Podman works on this host at all, found without anything of ours: a container that does nothing."""
+
+import functools
+import io
+import os
+import resource
+import shutil
+import subprocess
+import tarfile
+
+
+@functools.lru_cache(maxsize=1)
+def trouble():
+    """What keeps Podman from starting a container here, or None."""
+    if shutil.which("podman") is None:
+        return "Podman (apt-get install podman)"
+    name = f"localhost/pctx-test-nothing-{os.getpid()}"
+    try:
+        words = _run(["podman", "import", "--quiet", "-", name], _root())
+        if words is None:
+            binds = ["--volume", "/usr:/usr:ro"]
+            command = ["run", "--rm", "--network", "none", *_limits(), *binds, name, "/usr/bin/true"]
+            words = _run(["podman", *command], b"")
+            if words is not None and "hybrid" in words and shutil.which("runc"):
+                words = _run(["podman", "--runtime", "runc", *command], b"")  # what the backend does, too
+        subprocess.run(["podman", "rmi", "--force", name], capture_output=True, timeout=120)
+    except (OSError, subprocess.TimeoutExpired) as error:
+        words = str(error)
+    return None if words is None else f"a Podman that can start a container; this one says: {words}"
+
+
+def _run(command, stdin):
+    done = subprocess.run(command, input=stdin, capture_output=True, timeout=120)
+    lines = done.stderr.decode("utf-8", "replace").strip().splitlines() or [f"exit status {done.returncode}"]
+    return None if done.returncode == 0 else lines[-1][:300]
+
+
+def _limits():
+    """Some runtimes fail where they would have to raise a limit."""
+    files = min(resource.getrlimit(resource.RLIMIT_NOFILE)[1], 65536)
+    processes = min(resource.getrlimit(resource.RLIMIT_NPROC)[1], 16384)
+    return ["--ulimit", f"nofile={files}:{files}", "--ulimit", f"nproc={processes}:{processes}"]
+
+
+def _root():
+    """The host's links at the top of an empty root, so that programs below /usr find their libraries."""
+    archive = io.BytesIO()
+    with tarfile.open(fileobj=archive, mode="w") as tar:
+        for name in ("bin", "lib", "lib64", "sbin"):
+            if os.path.islink(f"/{name}"):
+                link = tarfile.TarInfo(name)
+                link.type, link.linkname = tarfile.SYMTYPE, os.readlink(f"/{name}")
+                tar.addfile(link)
+    return archive.getvalue()
