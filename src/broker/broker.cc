@@ -149,7 +149,8 @@ void Broker::handle(Session& session, Request request) {
 }
 
 void Broker::lend_folder(Session& session, const std::string& path) {
-  if (session.worker == nullptr) return (void)session.send_error("gone", unavailable("the Worker has ended", "try again"));
+  if (session.worker == nullptr)
+    return (void)session.send_error("gone", unavailable("the Worker has ended", "try again"));
   // By the Worker and not by the session, which may be gone when the answer comes.
   const Worker* worker = session.worker;
   auto ordered = session.worker->lend_folder(path, [this, worker](const Result<void>& lent) {

@@ -37,7 +37,7 @@ class Session {
 // What a caller may say. Strict: anything else ends the connection.
 struct Request {
   bool start = false, done = false, status = false, stop = false;
-  std::optional<Millis> timeout;  // with start: instead of the policy's
+  std::optional<Millis> timeout;     // with start: instead of the policy's
   std::optional<std::string> mount;  // a folder for the Worker that is leased
   std::optional<PoolSpec> lease;
   std::string lease_text;

@@ -34,10 +34,9 @@ struct MountOrder {
 // In a child of the binder's, which leaves for the box and does not come back. Returns errno.
 int mount_folder(const MountOrder& order, int mount_namespace, int given) noexcept {
   constexpr std::uint64_t kWritable = abi::kMountNosuid | abi::kMountNodev;
-  const int tree =
-      given >= 0 ? given
-                 : abi::open_tree(AT_FDCWD, order.path,
-                                  abi::kOpenTreeClone | abi::kOpenTreeCloexec | abi::kAtRecursive);
+  const int tree = given >= 0 ? given
+                              : abi::open_tree(AT_FDCWD, order.path,
+                                               abi::kOpenTreeClone | abi::kOpenTreeCloexec | abi::kAtRecursive);
   if (tree < 0) return errno;
   struct stat status;
   // What was looked at is what is lent, whatever the path leads to by now.

@@ -134,7 +134,7 @@ struct ChildPlan {
   const void* init_image;
   std::size_t init_size;
   bool terminal, send_probes;
-  bool folder;  // a maker's: leave a binder behind
+  bool folder;     // a maker's: leave a binder behind
   winsize window;  // of the caller's terminal
   const char* workdir;
   bool pin, spread;  // the guest stays on `cpus`; there is more than one in `allowed`

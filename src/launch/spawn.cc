@@ -115,8 +115,7 @@ Result<void> build_ops(const Plan& plan, ChildMemory& memory) {
                   .tree = -1};
     if (op.idmap) {
       Fd& mapping = mappings[{op.lent->uid, op.lent->gid}];
-      if (!mapping)
-        mapping = PCTX_TRY(id_mapping(op.lent->uid, op.lent->gid, plan.ids.host_uid, plan.ids.host_gid));
+      if (!mapping) mapping = PCTX_TRY(id_mapping(op.lent->uid, op.lent->gid, plan.ids.host_uid, plan.ids.host_gid));
       auto tree = idmapped_tree(*op.lent, mapping.get());
       const bool writable = (op.attributes & abi::kMountRdonly) == 0;
       if (tree) {

@@ -143,8 +143,8 @@ struct Plan {
   std::string home, workdir, path;
   std::vector<std::string> env;  // NAME=VALUE
   bool terminal = false;
-  bool folder = false;       // see CompileInputs
-  bool map_folder = false;   // and show it as owned by the guest
+  bool folder = false;      // see CompileInputs
+  bool map_folder = false;  // and show it as owned by the guest
   Watchdog watchdog;
   std::array<LayerState, kLayers.size()> layers;
   std::vector<LimitBinding> bindings;

@@ -1,8 +1,11 @@
 #include "pool/folder.h"
 
 #include <fcntl.h>
+#include <linux/openat2.h>
 #include <sys/epoll.h>
 #include <sys/stat.h>
+#include <sys/syscall.h>
+#include <unistd.h>
 
 #include <fmt/format.h>
 
@@ -42,19 +45,22 @@ void FolderLender::forget(std::uint16_t tag) { waiting_.erase(tag); }
 
 Result<Fd> FolderLender::lend(const Plan& plan, pid_t init, std::uint16_t tag, const std::string& path,
                               std::function<void(int error)> done) {
-  const LentPath folder = PCTX_TRY(look_at("mnt_dir", path));
-  if (!folder.directory) return usage_error(fmt::format("mnt_dir: {} is not a folder", path));
   if (!binder_) return unavailable("the process that lends folders has ended", "run `pctx-sandbox restart`");
-  Fd held{::open(folder.path.c_str(), O_PATH | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC)};
+  LentPath folder = PCTX_TRY(look_at("mnt_dir", path));
+  // The caller has resolved all links and looked where they lead. One that stands there now was put there since,
+  // perhaps by a guest that has a folder above this one.
+  open_how how{};
+  how.flags = O_PATH | O_DIRECTORY | O_CLOEXEC;
+  how.resolve = RESOLVE_NO_SYMLINKS;
+  Fd held{static_cast<int>(::syscall(SYS_openat2, AT_FDCWD, path.c_str(), &how, sizeof how))};
   struct stat status {};
-  // What is listed afterwards is what is lent.
-  if (!held || ::fstat(held.get(), &status) != 0 || status.st_ino != folder.inode || status.st_dev != folder.device)
-    return unavailable(fmt::format("mnt_dir: {} was replaced while it was lent", path), "try again");
+  if (!held || ::fstat(held.get(), &status) != 0) return os_error(fmt::format("mnt_dir: {}", path));
+  // What is held is what is mounted, by whatever path, and what is listed afterwards.
+  folder = {path, true, status.st_uid, status.st_gid, status.st_mode & 07777, status.st_ino, status.st_dev};
   Fd tree;
   if (plan.map_folder && plan.ids.host_uid != folder.uid) {
     Fd& mapping = mappings_[{folder.uid, folder.gid}];
-    if (!mapping)
-      mapping = PCTX_TRY(id_mapping(folder.uid, folder.gid, plan.ids.host_uid, plan.ids.host_gid));
+    if (!mapping) mapping = PCTX_TRY(id_mapping(folder.uid, folder.gid, plan.ids.host_uid, plan.ids.host_gid));
     auto mapped = idmapped_tree(folder, mapping.get());
     // What everyone may write needs no mapping.
     if (!mapped && (folder.mode & 02) == 0) return std::move(mapped).error();

@@ -419,13 +419,16 @@ void Pool::add_worker() {
   do {
     if (++next_tag_ <= kZygoteTag) next_tag_ = kZygoteTag + 1;
   } while (std::any_of(workers_.begin(), workers_.end(), [&](const auto& w) { return w->tag() == next_tag_; }));
-  const Worker::Surroundings around{relay_, maker_.pid,
+  const Worker::Surroundings around{relay_,
+                                    maker_.pid,
                                     [this] {
                                       std::set<pid_t> known{zygote_.pid};
                                       for (const auto& each : workers_) known.insert({each->init(), each->pid()});
                                       return known;
                                     },
-                                    [this] { return zygote_.pid; }, mover_, folders_};
+                                    [this] { return zygote_.pid; },
+                                    mover_,
+                                    folders_};
   auto worker =
       std::make_unique<Worker>(loop_, plan_, next_tag_, around, [this](Worker& changed) { on_change(changed); });
   if (auto cut = worker->cut(maker_); !cut) return fail(std::move(cut).error());

@@ -200,7 +200,8 @@ void Worker::watch_folder() {
 
 Result<void> Worker::lend_folder(const std::string& path, std::function<void(const Result<void>&)> done) {
   if (state_ != State::leased || mnt_ || !plan_.folder)
-    return usage_error("this Worker takes no folder", "lend one before the call, to a Worker that was asked for with one");
+    return usage_error("this Worker takes no folder",
+                       "lend one before the call, to a Worker that was asked for with one");
   mnt_ = PCTX_TRY(around_.folders.lend(plan_, init_, tag_, path, [this, path, done = std::move(done)](int error) {
     if (error != 0) return done(os_error(fmt::format("{} cannot be lent", path), error));
     watch_folder();

@@ -95,7 +95,7 @@ class Worker {
   Result<void> inspect();
   void on_network(const StatusFrame& frame, FrameFds& fds);
   void end();
-  void watch_folder();  // what changes there from here on is the call's doing
+  void watch_folder();                     // what changes there from here on is the call's doing
   void admit(std::optional<pid_t> moved);  // to those that wait for a call
 
   sys::Loop& loop_;

@@ -2,6 +2,7 @@
 
 # ruff: noqa: E501 -- programs stand here as they run
 
+import asyncio
 import json
 import os
 import shutil
@@ -13,7 +14,7 @@ from pathlib import Path
 
 import pctx_sandbox
 import pytest
-from pctx_sandbox.sandbubble import SandboxConfig, run_sandboxed
+from pctx_sandbox.sandbubble import SandboxConfig, VirtualenvError, run_sandboxed, run_sandboxed_async
 from pctx_sandbox.sandbubble.virtualenv import inspect_virtualenv
 
 pytestmark = pytest.mark.usefixtures("own_broker")
@@ -150,6 +151,42 @@ def test_a_changed_virtualenv_is_seen_by_the_next_script(conf, venv):
     assert seen == ["0 False\n", "1 False\n", "2 True\n", "None False\n"]
 
 
+def test_a_virtualenv_that_is_swapped_during_the_run(tmp_path):
+    """The script goes on with what it was lent; the next one gets what is there then, or a clear sentence."""
+    first, second = tmp_path / "v", tmp_path / "w"
+    for path in (first, second):
+        subprocess.run([sys.executable, "-m", "venv", "--without-pip", str(path)], check=True)
+        (site_packages(path) / "whose.py").write_text(f"NAME = {path.name!r}\n")
+    conf = SandboxConfig(venv_path=first)
+
+    async def swapped(folder):
+        call = asyncio.create_task(run_sandboxed_async(conf, code=WAITS, mnt_dir=folder, timeout=300))
+        while not (folder / "begun").exists():
+            assert not call.done(), call.result()
+            await asyncio.sleep(0.01)
+        first.rename(tmp_path / "old")
+        second.rename(first)
+        (folder / "go").write_text("")
+        return (await call)[0]
+
+    with tempfile.TemporaryDirectory() as folder:
+        res = asyncio.run(swapped(Path(folder)))
+    assert res.stdout == "v\n", res.stderr
+    assert run_sandboxed(conf, code="import whose; print(whose.NAME)", timeout=300)[0].stdout == "w\n"
+    shutil.rmtree(first)
+    with pytest.raises(VirtualenvError, match="there is no virtualenv"):
+        run_sandboxed(conf, code="1")
+
+
+WAITS = """
+import os, time
+open('/mnt/begun', 'w').close()
+while not os.path.exists('/mnt/go'): time.sleep(0.01)
+import whose
+print(whose.NAME)
+"""
+
+
 def test_scripts_share_nothing(conf):
     """What one leaves in files, modules, shared memory or processes, no other one finds."""
     leave = """
@@ -174,7 +211,7 @@ print(len([n for n in os.listdir('/proc') if n.isdigit()]))
 
 
 def test_random_numbers_differ(conf):
-    code = "import random, uuid, os, tempfile; print(random.random(), uuid.uuid4(), tempfile.mktemp(), os.getpid())"
+    code = "import random, uuid, tempfile; print(random.random(), uuid.uuid4(), tempfile.mktemp())"
     seen = [
         run_sandboxed(conf, code=code, timeout=120, preload=["random", "uuid", "tempfile"])[0].stdout for _ in range(20)
     ]
@@ -242,6 +279,31 @@ print(libc.umount2(b'/mnt', 2), libc.mount(b'none', b'/mnt', b'tmpfs', 0, None))
     assert lines[0] == "True" and lines[1] == "True", res.stdout + res.stderr
     assert lines[2] in ("closed", "['sandbox']")
     assert lines[3:] == ["[True, True, True] 1", "-1 -1"]
+
+
+LOOKS_AROUND = """
+import os
+SEEN, OPENED = [], []
+for number in os.listdir('/proc'):
+    if not number.isdigit() or int(number) == os.getpid(): continue
+    try: SEEN.append(open(f'/proc/{number}/comm').read().strip())
+    except OSError: continue
+    for part, look in (('root/etc', os.listdir), ('cwd', os.listdir), ('fd', os.listdir), ('mem', open), ('ns/mnt', os.stat)):
+        try: look(f'/proc/{number}/{part}'); OPENED.append((SEEN[-1], part))
+        except OSError: pass
+"""
+
+
+def test_a_hostile_module_does_not_get_to_the_host_by_who_lends_folders(tmp_path, folders):
+    """It is imported in the Zygote, where the process that sees the host's mounts has a pid."""
+    subprocess.run([sys.executable, "-m", "venv", "--without-pip", str(tmp_path / "v")], check=True)
+    (site_packages(tmp_path / "v") / "looks.py").write_text(LOOKS_AROUND)
+    code = "import sys, looks; print(looks.SEEN); print(looks.OPENED)"
+    conf = SandboxConfig(venv_path=tmp_path / "v", preload=["looks"])
+    res, _ = run_sandboxed(conf, code=code, mnt_dir=folders, timeout=120)
+    seen, opened = res.stdout.splitlines()
+    assert "pctx-binder" in seen, res.stdout + res.stderr  # the control: it was there to be found
+    assert "pctx-binder" not in opened, opened
 
 
 def test_a_folder_is_not_shown_to_the_next_script(conf, folders):

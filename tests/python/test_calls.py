@@ -3,6 +3,7 @@
 import asyncio
 import concurrent.futures
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -293,6 +294,8 @@ def test_one_interrupt_stops_the_call_and_the_next_one_works(tmp_path):
 )
 def test_the_interpreter_ends_without_complaint(tmp_path, lines):
     out, err = start_script(tmp_path, lines).communicate(timeout=60)
+    # In development mode asyncio complains about slow machines too.
+    err = re.sub(r"^Executing <.* took [0-9.]+ seconds\n", "", err, flags=re.MULTILINE)
     assert (out, err) == ("3\n", "")
 
 

@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import atexit
 import concurrent.futures
+import contextlib
+import itertools
 import json
 import os
 import selectors
+import shutil
 import subprocess
 import tempfile
+from collections.abc import Iterator
 from typing import Any
 
 from .. import _program
@@ -24,11 +29,10 @@ LONGEST_WORDS = 64 << 10
 
 
 def run_cold(request: Request, canceller: Canceller | None) -> Ended:
-    """Runs the script in a box of its own. The folder that holds the policy is nobody's but ours."""
+    """Runs the script in a box of its own."""
     _program.require_linux()
-    with tempfile.TemporaryDirectory(prefix="pctx-sandbox-") as folder:
-        report = os.path.join(folder, "report.json")
-        command = _command(request, folder, report)
+    with _files() as (policy, script, report):
+        command = _command(request, policy, script, report)
         process = subprocess.Popen(
             command,
             stdin=subprocess.PIPE if request.stdin else subprocess.DEVNULL,
@@ -57,24 +61,52 @@ def run_cold(request: Request, canceller: Canceller | None) -> Ended:
         return Ended(_read_report(report, process.returncode, stderr), stdout, stderr)
 
 
-def _command(request: Request, folder: str, report: str) -> list[str]:
+_folder: tuple[int, str] | None = None
+_numbers = itertools.count()
+
+
+@contextlib.contextmanager
+def _files() -> Iterator[tuple[str, str, str]]:
+    """Where the policy, the script and the report of one run lie, in a folder that nobody but this process uses.
+
+    It stays until the process ends: to make and remove one for every run would take longer than the rest of our part.
+    """
+    global _folder
+    folder = _folder
+    if folder is None or folder[0] != os.getpid() or not os.path.isdir(folder[1]):
+        folder = _folder = os.getpid(), tempfile.mkdtemp(prefix="pctx-sandbox-")
+        atexit.register(_remove, *folder)
+    number = next(_numbers)
+    names = tuple(os.path.join(folder[1], f"{number}.{name}") for name in ("policy", "script", "report"))
+    try:
+        yield names[0], names[1], names[2]
+    finally:
+        for name in names:
+            with contextlib.suppress(OSError):
+                os.unlink(name)
+
+
+def _remove(pid: int, folder: str) -> None:
+    if pid == os.getpid():  # not in a process that was forked from ours
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def _command(request: Request, policy_file: str, script: str, report: str) -> list[str]:
     policy = make_policy(request.conf, request.venv, request.limits, request.timeout, request.folder is None)
     options = ["--quiet", "--die-with-parent", "--report", report]
     if request.folder is not None:
         policy["files"]["mnt"] = request.folder
         options.append("--changed")
     if request.code is not None:
-        script = os.path.join(folder, "script.py")
         with open(script, "wb") as file:
             file.write(request.code)
         os.chmod(script, 0o444)
         policy["files"]["ro"].append(f"{script}:{CODE_PLACE}")
         policy["identity"]["env"].setdefault("PYTHONPATH", "/mnt")
-    path = os.path.join(folder, "policy.json")
-    with open(path, "w") as file:
+    with open(policy_file, "w") as file:
         json.dump(policy, file)
     program = _program.find_program()
-    return [program, "run", *options, "--policy", path, "--", *request.command]
+    return [program, "run", *options, "--policy", policy_file, "--", *request.command]
 
 
 def _converse(process: subprocess.Popen[bytes], data: bytes, most: int) -> tuple[bytes, bytes]:

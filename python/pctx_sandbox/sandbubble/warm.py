@@ -27,6 +27,8 @@ from .result import Ended
 
 CHUNK = 64 << 10
 QUEUE_SECONDS = 60.0
+# A folder with very many files takes a while to look through.
+END_SECONDS = 300.0
 _ENDS = select.POLLHUP | select.POLLERR | select.POLLNVAL
 
 
@@ -61,6 +63,12 @@ def run_warm(request: Request, canceller: Canceller | None) -> Ended:
             connection.discard()
             raise_if_cancelled(canceller)
             continue
+        except BrokerGone as error:
+            connection.discard()
+            raise_if_cancelled(canceller)
+            raise SandboxStartupError(
+                f"the Broker was lost while the script ran: {error}\nhint: the script may have run; look at its files"
+            ) from None
         except BaseException:
             # Ctrl-C arrives here too: the closed connection kills the Worker before anything else happens.
             connection.discard()
@@ -169,8 +177,8 @@ class _Conversation:
                 elif fd == connection.fd:
                     # How it ended, or the Broker has gone. What was printed is in the pipes: the box is dead.
                     poll.unregister(fd)
-                    connection.wait_for_end()
-        report = connection.wait_for_end()
+                    connection.wait_for_end(END_SECONDS)
+        report = connection.wait_for_end(END_SECONDS)
         if self.too_much:
             message = f"too much output: limit {request.limits['output_mb']} MiB (output_mb)"
             outcome = {"kind": "output_limit", "exit_code": None, "signal": 9, "limit": "output", "message": message}
