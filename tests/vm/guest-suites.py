@@ -20,6 +20,7 @@ PASS_ON = ("PATH", "LANG", "PCTX_SANDBOX_BIN", "PCTX_TEST_SLOW", "PCTX_VM", "PYT
 def as_user(user: str, command: list[str]) -> list[str]:
     """The command in a login session of that user; with systemd that means a session scope and XDG_RUNTIME_DIR."""
     variables = [f"{name}={os.environ[name]}" for name in PASS_ON if name in os.environ]
+    variables.append(f"PYTHONPATH={TREE / 'python'}")  # the package is not installed in the machine
     line = shlex.join(["env", *variables, *command])
     if user == "root":
         return ["sh", "-c", line]
