@@ -4,7 +4,7 @@ The last line is `N passed, N failed, N skipped`. The exit code is 1 if anything
 SKIP_CAP: a suite that skips its way to green proves nothing.
 
 A machine with two cores that somebody else uses too fails a test of four thousand now and then, for want of time. What
-fails is therefore run once more, alone; if it passes then, it counts as passed and is listed as repeated, with its first
+fails is therefore run once more, alone; if it passes then, it counts as passed and is listed as repeated, its first
 failure shown in full above. More than REPEAT_CAP of these fail the whole: then it is not the machine.
 """
 

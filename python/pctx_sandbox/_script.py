@@ -39,7 +39,7 @@ def run(
     """
     settings = _settings(dependencies, disable_cache)
     _program.require_linux()
-    environment = environment_for(settings)
+    environment = environment_for(settings, "namespaces")
     conf = SandboxConfig(
         venv_path=environment.path or _bare_virtualenv(environment.python),
         enable_network=allow_network is not None,

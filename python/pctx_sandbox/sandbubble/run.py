@@ -62,8 +62,8 @@ def run_request(request: Request, canceller: Canceller | None = None) -> ScriptR
     wanted = os.environ.get(_backend.VARIABLE) or "auto"
     if wanted not in ("auto", "namespaces"):
         raise SandboxStartupError(
-            f"run_sandboxed makes no boxes in the backend {wanted!r}: a virtualenv of this host is not lent to a container\n"
-            f"hint: unset {_backend.VARIABLE}, or use pctx_sandbox.run(code, dependencies=[...])"
+            f"scripts make no boxes in the backend {wanted!r}: a virtualenv of this host is not lent to a container\n"
+            f"hint: set {_backend.VARIABLE}=namespaces, or decorate a function with @sandbox(backend={wanted!r})"
         )
     warm = request.warm and request.venv.can_be_warm
     return make_result(request, (run_warm if warm else run_cold)(request, canceller))
