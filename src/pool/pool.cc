@@ -29,7 +29,6 @@ constexpr unsigned kFailuresInARow = 3;
 constexpr auto kImportPatience = std::chrono::seconds{30};  // for one package
 constexpr auto kForkPatience = std::chrono::seconds{30};
 constexpr rlim_t kMostWorkers = 128;
-constexpr std::size_t kLongestWord = 1000;
 
 // The last lines that a dead Zygote printed. They are for people: cut, and made harmless by whoever shows them.
 std::string last_words(int pipe) {
@@ -307,21 +306,6 @@ void Pool::on_zygote_end() {
   restart_zygote();
 }
 
-// What it says here is for people to read, nothing depends on it.
-void Pool::take_figures(const std::string& text) {
-  const Json json = Json::parse(text, nullptr, false);
-  const Json ready = json.is_object() ? json.value("ready", Json{}) : Json{};
-  figures_.preloaded.clear();
-  figures_.left.clear();
-  if (!ready.is_object()) return;
-  const auto word = [](const Json& value) {
-    return value.is_string() ? value.get<std::string>().substr(0, kLongestWord) : "";
-  };
-  const Json preloaded = ready.value("preloaded", Json{}), left = ready.value("left", Json{});
-  for (const Json& name : preloaded) figures_.preloaded.push_back(word(name));
-  for (const auto& [name, why] : left.items()) figures_.left[name] = word(why);
-}
-
 void Pool::on_zygote_message() {
   wire::Packet packet;
   const wire::Received received = wire::receive(zygote_.control.get(), packet);
@@ -338,7 +322,7 @@ void Pool::on_zygote_message() {
     if (!packet.text.starts_with(R"({"ready")")) return leave_to_workers(talks_out_of_turn());
     loop_.cancel(patience_);
     importing_.clear();
-    take_figures(packet.text);
+    take_figures(packet.text, figures_);
     if (const auto pid = pid_of(zygote_.pidfd.get())) zygote_.pid = *pid;
     if (std::exchange(zygote_.blinding, true)) return leave_to_workers(talks_out_of_turn());
     ++blindings_;

@@ -10,19 +10,12 @@
 #include <string>
 #include <vector>
 
+#include "pool/figures.h"
 #include "pool/spec.h"
 #include "pool/worker.h"
 #include "wire/packet.h"
 
 namespace pctx {
-
-// Plain figures for `status`.
-struct PoolFigures {
-  std::size_t waiting = 0, busy = 0, making = 0;
-  std::uint64_t forked = 0, calls = 0;
-  std::vector<std::string> preloaded;
-  std::map<std::string, std::string> left;  // module: why the Zygote did not import it
-};
 
 class Pool {
  public:
@@ -80,7 +73,6 @@ class Pool {
   void restart_zygote();
   void wait_for_import();
   void weigh_zygote();
-  void take_figures(const std::string& text);
   void leave_to_workers(const Error& error);
   void fail(Error error);
 

@@ -85,6 +85,8 @@ def called(world, networked, sandbox_bin, tmp_path):
         return json.loads(done.stdout.splitlines()[-1])
 
     return run
+
+
 @pytest.fixture(scope="session")
 def virtualenv(tmp_path_factory):
     """A virtualenv of the box's own Python, without packages."""

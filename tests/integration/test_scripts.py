@@ -14,7 +14,9 @@ from pathlib import Path
 
 import pctx_sandbox
 import pytest
+from pctx_sandbox.errors import SandboxError
 from pctx_sandbox.sandbubble import SandboxConfig, VirtualenvError, run_sandboxed, run_sandboxed_async
+from pctx_sandbox.sandbubble.config import kernel_has_apparmor
 from pctx_sandbox.sandbubble.virtualenv import inspect_virtualenv
 
 pytestmark = pytest.mark.usefixtures("own_broker")
@@ -389,3 +391,16 @@ def test_run_without_a_virtualenv(own_broker):
     assert "ModuleNotFoundError" in res.stderr
     with pytest.raises(TypeError, match="takes a list"):
         pctx_sandbox.run("1", preload="os")
+
+
+def test_a_named_profile_is_entered_or_told_about(venv, caplog):
+    """One that is not loaded is an error where the kernel has AppArmor; elsewhere the script runs, and it is said."""
+    conf = SandboxConfig(venv_path=venv, apparmor_profile_name="no_such_profile")
+    if kernel_has_apparmor():
+        with pytest.raises(SandboxError, match="no_such_profile"):
+            run_sandboxed(conf, code="print(1)", timeout=60)
+        return
+    result, _ = run_sandboxed(conf, code="print(1)", timeout=60)
+    assert result.stdout == "1\n"
+    assert "without the profile 'no_such_profile'" in caplog.text
+    assert not result.receipt["layers"]["apparmor"]["on"]

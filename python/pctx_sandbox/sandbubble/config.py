@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
+import logging
 import os
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
@@ -11,6 +13,8 @@ from .. import _network
 from .._settings import MIB, check_env, check_number
 from ..errors import SandboxError
 from .virtualenv import Virtualenv
+
+log = logging.getLogger("pctx_sandbox")
 
 VENV_VARIABLE = "CODEEXEC_SANDBOX_VENV"
 PROFILE_VARIABLE = "CODEEXEC_SANDBOX_AA_PROFILE_NAME"
@@ -149,10 +153,18 @@ def make_policy(
         **dict(check_env(conf.env)),
     }
     policy = {"limits": bounds, "files": files, "identity": {"env": variables}, "network": _network_policy(conf)}
-    # Where the kernel has no AppArmor no profile can be loaded, and the Receipt says that the layer is off.
-    if conf.apparmor_profile_name is not None and kernel_has_apparmor():
-        policy["apparmor"] = conf.apparmor_profile_name
+    if conf.apparmor_profile_name is not None:
+        if kernel_has_apparmor():
+            policy["apparmor"] = conf.apparmor_profile_name
+        else:
+            _say_without_apparmor(conf.apparmor_profile_name)
     return policy
+
+
+@functools.lru_cache(maxsize=64)
+def _say_without_apparmor(profile: str) -> None:
+    """Once: the same program runs on hosts with and without, and the Receipt says that the layer is off."""
+    log.warning("this kernel has no AppArmor: scripts run without the profile %r (the other layers hold)", profile)
 
 
 def _network_policy(conf: SandboxConfig) -> str | dict[str, Any]:
