@@ -391,7 +391,10 @@ std::uint64_t Broker::memory() {
 // has some that nobody needs.
 bool Broker::room(const std::string& key) {
   const std::size_t count = alive();
-  if (count == 0 || (count < options_.max_workers && memory() < options_.memory_budget)) return true;
+  if (count == 0 || (count < options_.max_workers && memory() < options_.memory_budget)) {
+    memory_ += Worker::kMemoryAtFirst;  // of the next one, until all are looked at again
+    return true;
+  }
   make_room(key);
   return false;
 }

@@ -175,6 +175,7 @@ void Worker::admit(std::optional<pid_t> moved) {
   if (moved && *moved != pid_) return fail(unavailable("a Worker ended while it was made ready", "try again"));
   loop_.cancel(patience_);
   for (Fd* fd : {&their_null_, &their_socket_, &their_out_, &their_err_}) fd->reset();
+  if (plan_.watchdog.memory && meter_) (void)meter_.measure(plan_.policy.limits.memory);  // for memory()
   become(State::waiting);
 }
 
@@ -234,7 +235,10 @@ void Worker::check_limits() {
   watch_ = loop_.after(kWatchInterval, [this] { check_limits(); });
 }
 
-std::uint64_t Worker::memory() const { return cgroup_.memory().value_or(meter_.last_memory()); }
+std::uint64_t Worker::memory() const {
+  const std::uint64_t seen = cgroup_.memory().value_or(meter_.last_memory());
+  return state_ < State::waiting ? std::max(seen, kMemoryAtFirst) : seen;
+}
 
 bool Worker::box_stands() const {
   pollfd ended{pidfd_.get(), POLLIN, 0};

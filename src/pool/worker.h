@@ -25,6 +25,7 @@ std::string unique_cgroup_name(std::uint16_t tag);
 
 class Worker {
  public:
+  static constexpr std::uint64_t kMemoryAtFirst = 8_MiB;  // what one counts for while it is made
   enum class State {
     cutting,  // the maker builds its box
     forking,  // the Zygote forks into it

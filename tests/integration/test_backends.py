@@ -334,7 +334,7 @@ def test_the_command_lends_files_and_brings_changes_back(pctx, tmp_path):
     script = tmp_path / "script.py"
     script.write_text("open('/mnt/b', 'w').write(open('/lent').read())\nopen('/mnt/a', 'w').write('new')\n")
     report = tmp_path / "report.json"
-    done = pctx("run", "-q", "--mnt", work, "--ro", f"{only}:/lent", "--changed", "--report", report, script)
+    done = pctx("run", "--mnt", work, "--ro", f"{only}:/lent", "--changed", "--report", report, script)
     assert done.returncode == 0, done.stderr
     assert (work / "a").read_text() == "new" and (work / "b").read_text() == "read me"
     assert json.loads(report.read_text())["changed"]["created"] == ["b"]

@@ -22,7 +22,7 @@ def processes(marker):
 
 
 def traces():
-    """What boxes of anybody leave on a host, apart from processes."""
+    """What boxes of this user leave on a host, apart from processes; others may be at work at the same time."""
     return {
         "cgroups": set(glob.glob("/sys/fs/cgroup/**/pctx-box-*", recursive=True)),
         "mounts": {line for line in Path("/proc/self/mountinfo").read_text().splitlines() if "pctx" in line},
@@ -30,9 +30,15 @@ def traces():
             name
             for place in ("/tmp", "/var/tmp", "/dev/shm", "/run", os.environ.get("XDG_RUNTIME_DIR", "/run"))
             for name in glob.glob(f"{place}/*pctx*")
-            if not os.path.basename(name).startswith(("pctx-tests-", "pctx-open-", "pytest-"))
+            if not os.path.basename(name).startswith(("pctx-tests-", "pctx-open-", "pytest-")) and is_own(name)
         },
     }
+
+
+def is_own(path):
+    with contextlib.suppress(FileNotFoundError):
+        return os.lstat(path).st_uid == os.geteuid()
+    return False
 
 
 def own_cgroups(pids):
