@@ -42,7 +42,7 @@ void add_shell(CLI::App& app, const Words& words, int& status) {
   verb->footer(
       "Examples:\n"
       "  pctx-sandbox shell --with pandas\n"
-      "  pctx-sandbox shell --venv .venv --network allow:pypi.org\n"
+      "  pctx-sandbox shell --venv .venv --network allow:api.example.com\n"
       "Exit status: the interpreter's own, as with run.");
   auto arguments = std::make_shared<RunArguments>();
   arguments->may_build = true;

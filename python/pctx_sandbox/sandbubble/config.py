@@ -40,7 +40,7 @@ class ConfigurationError(SandboxError, ValueError):
 class SandboxConfig:
     """Which virtualenv runs scripts, and what they may do.
 
-    `enable_network=True` is the host's own network; `allow_network=["pypi.org"]` opens these hosts only.
+    `enable_network=True` is the host's own network; `allow_network=["api.example.com"]` opens these hosts only.
     `limits`: memory_mb, cpus, pids, disk_mb, inodes, output_mb, cpu_time_sec. `preload` names modules that are
     imported before the script starts. `warm=False` starts a new interpreter for every script.
     """
