@@ -212,6 +212,12 @@ Result<std::vector<Fd>> BoxCgroup::open_tasks() const {
   return tasks;
 }
 
+Result<void> BoxCgroup::limit_processes(std::uint64_t most) const {
+  const Part* where = part(version_ == CgroupVersion::v2 ? "" : "pids");
+  if (where == nullptr) return {};
+  return sys::write_at(where->directory.get(), "pids.max", std::to_string(most));
+}
+
 Fd BoxCgroup::watch_memory() const {
   const Part* memory = version_ == CgroupVersion::v1 ? part("memory") : nullptr;
   if (memory == nullptr) return {};

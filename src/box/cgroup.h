@@ -43,6 +43,8 @@ class BoxCgroup {
   std::vector<Handle> handles() const;
   int directory() const;                       // v2: for CLONE_INTO_CGROUP; else -1
   Result<std::vector<Fd>> open_tasks() const;  // v1: what the box joins by
+  // In place of what the plan says.
+  Result<void> limit_processes(std::uint64_t most) const;
   // v1: readable when the box runs out of memory (v2 kills the whole group by itself).
   Fd watch_memory() const;
   CgroupUsage usage() const;

@@ -78,6 +78,7 @@ void Worker::expect_soon() {
 Result<void> Worker::cut(const Maker& maker) {
   cgroup_ = PCTX_TRY(BoxCgroup::make(plan_, unique_cgroup_name(tag_)));
   tasks_ = PCTX_TRY(cgroup_.open_tasks());
+  if (needs_room_to_fork()) PCTX_TRY(cgroup_.limit_processes(plan_.policy.limits.pids + 2));
   memory_event_ = cgroup_.watch_memory();
   auto [ours, theirs] = PCTX_TRY(wire::pair(SOCK_SEQPACKET));
   auto [made, made_by] = PCTX_TRY(sys::make_pipe());
@@ -103,6 +104,9 @@ Result<void> Worker::cut(const Maker& maker) {
     });
   return {};
 }
+
+// v1: whoever forks the Worker is in its cgroup at that moment, beside our init.
+bool Worker::needs_room_to_fork() const { return cgroup_.active() && cgroup_.directory() < 0 && plan_.policy.limits.pids < 2; }
 
 void Worker::on_cut(Fd pidfd, int error) {
   if (!pidfd) return fail(os_error("cannot make the box of a Worker", error));
@@ -173,6 +177,9 @@ void Worker::admit(std::optional<pid_t> moved) {
   if (auto trusted = inspect(); !trusted) return fail(std::move(trusted).error());
   // What was moved must be what was looked at.
   if (moved && *moved != pid_) return fail(unavailable("a Worker ended while it was made ready", "try again"));
+  if (needs_room_to_fork())
+    if (auto limited = cgroup_.limit_processes(plan_.policy.limits.pids + 1); !limited)
+      return fail(std::move(limited).error());
   loop_.cancel(patience_);
   for (Fd* fd : {&their_null_, &their_socket_, &their_out_, &their_err_}) fd->reset();
   if (plan_.watchdog.memory && meter_) (void)meter_.measure(plan_.policy.limits.memory);  // for memory()
@@ -294,13 +301,11 @@ void Worker::on_network(const StatusFrame& frame, FrameFds& fds) {
   network_ = *added;
 }
 
-// What it left behind in its box goes with the box's init.
 void Worker::on_exit(int wait_status) {
   told_ = true;
   verdict_.wait_status = wait_status;
   ended_at_ = Clock::now();
   usage_ = cgroup_.usage();
-  kill();
 }
 
 void Worker::on_reaped(Millis cpu) {

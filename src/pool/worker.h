@@ -90,6 +90,7 @@ class Worker {
  private:
   void become(State state);
   void expect_soon();  // the next step of being made
+  bool needs_room_to_fork() const;
   void fail(Error error);
   void on_status();
   void on_ready_byte();

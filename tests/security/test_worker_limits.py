@@ -117,8 +117,10 @@ def test_pids_bind_on_each_call_alone():
 
 
 def test_few_pids_do_not_keep_workers_from_being_made():
-    small = sandbox(pids=2)(lambda number: number)
-    assert sorted(call.result() for call in [small.submit(number) for number in range(24)]) == list(range(24))
+    for pids in (1, 2):
+        small = sandbox(pids=pids)(lambda number: number)
+        assert sorted(call.result() for call in [small.submit(number) for number in range(24)]) == list(range(24))
+    assert sandbox(pids=1)(processes)(3) == 0
 
 
 def threads(count):
