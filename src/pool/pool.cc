@@ -169,6 +169,7 @@ void Pool::on_maker() {
       if (known != workers_.end()) {
         (*known)->on_exit(frame.value);
         listener_.exited(**known);
+        (*known)->kill();  // what it left behind in its box goes with the box's init
         break;
       }
       unknown_ended_ = true;

@@ -63,6 +63,10 @@ PROGRAMS = {
     "interrupted": "import os, signal, time\nos.kill(os.getpid(), signal.SIGINT)\ntime.sleep(5)",
     "segfault": "import os, signal; os.kill(os.getpid(), signal.SIGSEGV)",
     "abort": "import os; os.abort()",
+    "exit functions of a module that is gone": "import atexit, sys\natexit.register(print, 'bye')\ndel sys.modules['atexit']",
+    "output of C": "import ctypes; ctypes.CDLL(None).printf(b'late')",
+    "a class that is none": "class A:\n    @property\n    def __class__(self): raise ValueError\nkept = A()",
+    "processes": "import os; print(sorted(name for name in os.listdir('/proc') if name.isdigit() and name != str(os.getpid())))",
     "exit functions": "import atexit\natexit.register(print, 'bye')\nprint('x')",
     "threads": "import threading, time\ndef f():\n    time.sleep(0.1); print('done')\nthreading.Thread(target=f).start(); print('main')",
     "daemon": "import threading, time\nthreading.Thread(target=time.sleep, args=(100,), daemon=True).start(); print('ok')",
@@ -93,6 +97,13 @@ def test_as_an_interpreter_of_its_own(name, conf):
         res, _ = run_sandboxed(conf, code=PROGRAMS[name], args=["a"], timeout=300, warm=warm)
         ends.append((res.returncode, res.stdout, res.stderr))
     assert ends[0] == ends[1]
+
+
+def test_a_script_ends_where_no_other_process_may_be(conf):
+    """Its memory is left to another process at the end, if there may be one."""
+    for pids in (1, 2, 64):
+        res, _ = run_sandboxed(conf, code="print('hi')", timeout=120, limits={"pids": pids})
+        assert (res.returncode, res.stdout, res.outcome["kind"]) == (0, "hi\n", "exited"), pids
 
 
 def test_what_is_compared_can_differ(conf):

@@ -6,6 +6,7 @@
 #include <Python.h>
 
 #include <errno.h>
+#include <sched.h>
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -19,6 +20,8 @@
 #define LAST_DESCRIPTOR 64
 
 int pctx_fork(const int* namespaces, int namespace_count, const int* tasks, int task_count);
+
+static pid_t worker; /* this process, if it is one */
 
 /* One order with its descriptors; how many of them are namespaces stands behind the F. -1 when the Broker is gone. */
 static int receive(int* fds, int* count) {
@@ -56,6 +59,7 @@ static PyObject* wait_for_fork(PyObject* self, PyObject* nothing) {
     const int answer = pctx_fork(fds + ENDS, namespaces, fds + ENDS + namespaces, count - ENDS - namespaces);
     if (answer == 0) {
       PyOS_AfterFork_Child();
+      worker = getpid();
       if (dup2(fds[0], 0) < 0 || dup2(fds[2], 1) < 0 || dup2(fds[3], 2) < 0 || dup2(fds[1], 3) < 0) _exit(126);
       for (int fd = FIRST_FREE; fd < LAST_DESCRIPTOR; ++fd) close(fd);
       Py_RETURN_NONE;
@@ -73,17 +77,6 @@ static PyObject* compiled(PyObject* source, PyObject* name) {
   PyObject* compile = builtins ? PyDict_GetItemString(builtins, "compile") : NULL;
   /* 0, 1: no flags, and none of the program that calls us. */
   return compile ? PyObject_CallFunction(compile, "OOsii", source, name, "exec", 0, 1) : NULL;
-}
-
-/* Compiles and runs something, so that a call finds the pages touched that it needs. */
-static PyObject* rehearse(PyObject* self, PyObject* arguments) {
-  (void)self;
-  PyObject *source, *name, *globals;
-  if (!PyArg_ParseTuple(arguments, "OOO", &source, &name, &globals)) return NULL;
-  PyObject* code = compiled(source, name);
-  PyObject* value = code ? PyEval_EvalCode(code, globals, globals) : NULL;
-  Py_XDECREF(code);
-  return value;
 }
 
 /* What sys.exit() was given, as a tuple of one. The exception is gone then. */
@@ -117,6 +110,21 @@ static PyObject* run(PyObject* self, PyObject* arguments) {
   return PyLong_FromLong(interrupted ? 2 : 1);
 }
 
+static pid_t leaving; /* the Worker, once its script is over */
+
+static __attribute__((noreturn)) int hold(void* nothing) {
+  (void)nothing;
+  for (;;) pause();
+}
+
+/* The kernel tells how a process ended after it has given its memory back, which takes longer than most scripts run. So
+ * somebody else keeps the memory: a process that does nothing and dies with the box, which is killed at that news. If
+ * there may be no other process, the news takes its time. Called last of all: what exits first was registered last. */
+static void keep_memory(void) {
+  static char stack[16 * 1024] __attribute__((aligned(64)));
+  if (leaving == getpid()) (void)clone(hold, stack + sizeof stack, CLONE_VM, NULL);
+}
+
 /* The end of a process whose interpreter has nothing left to say: what C libraries have to say comes now. */
 static PyObject* leave(PyObject* self, PyObject* arguments) {
   (void)self;
@@ -126,12 +134,12 @@ static PyObject* leave(PyObject* self, PyObject* arguments) {
     PyOS_setsig(SIGINT, SIG_DFL);
     kill(getpid(), SIGINT);
   }
+  if (getpid() == worker) leaving = worker; /* and not a process that it forked */
   exit(status);
 }
 
 static PyMethodDef methods[] = {
     {"wait_for_fork", wait_for_fork, METH_NOARGS, NULL},
-    {"rehearse", rehearse, METH_VARARGS, NULL},
     {"run", run, METH_VARARGS, NULL},
     {"leave", leave, METH_VARARGS, NULL},
     {NULL, NULL, 0, NULL},
@@ -141,4 +149,7 @@ static PyModuleDef_Slot slots[] = {{0, NULL}};
 static struct PyModuleDef module = {PyModuleDef_HEAD_INIT, .m_name = "_scripts", .m_methods = methods,
                                     .m_slots = slots};
 
-PyMODINIT_FUNC PyInit__scripts(void) { return PyModuleDef_Init(&module); }
+PyMODINIT_FUNC PyInit__scripts(void) {
+  atexit(keep_memory);
+  return PyModuleDef_Init(&module);
+}

@@ -12,8 +12,11 @@ SUPPORT = "/run/pctx"
 FRESH = set(sys.modules)
 MAIN = {name: value for name, value in globals().items() if name[:2] == "__"}
 LASTING = set()  # what stays when a script ends
+COLLECT = OBJECTS = EXIT_FUNCTIONS = None  # of gc and atexit, whose names a script may take for its own
 LONGEST_MESSAGE = 1 << 17
 LAST_DESCRIPTOR = 64
+# The first round after a fork copies pages, the second finds the caches that the first one filled (measured).
+REHEARSALS = 2
 ONE_THREAD = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "NUMEXPR_NUM_THREADS")
 
 
@@ -74,10 +77,10 @@ def exactly(fd, size):
     return b"".join(parts)
 
 
-def read_call():
-    """(argv, source or None, has input). The rest of what comes on the socket is the script's own input."""
-    size = int.from_bytes(exactly(3, 8), "little")
-    return sys.modules["marshal"].loads(exactly(3, size))
+def read_call(fd):
+    """(argv, source or None, has input, folder to import from). What else comes there is the script's own input."""
+    size = int.from_bytes(exactly(fd, 8), "little")
+    return sys.modules["marshal"].loads(exactly(fd, size))
 
 
 def become_main(place):
@@ -108,25 +111,26 @@ def source_of(place):
     return b"".join(parts)
 
 
-def await_script(native, setters):
-    """Waits for the one script that this Worker runs: its source, its place and its __main__."""
-    os.chdir("/mnt")
-    native.rehearse(b"pass\n", "<rehearsal>", {"__name__": "rehearsal"})
-    os.write(3, b"R")
-    argv, source, has_input, beside = read_call()
+def put(place, source):
+    fd = os.open(place, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o644)
+    view = memoryview(source)
+    while view:
+        view = view[os.write(fd, view) :]
+    os.close(fd)
+
+
+def take_script(fd):
+    """The script that is read there: its source, its place and its __main__."""
+    argv, source, has_input, beside = read_call(fd)
     if has_input:
-        os.dup2(3, 0)
-    os.close(3)
+        os.dup2(fd, 0)
+    os.close(fd)
     os.chdir("/mnt")  # the folder may have been mounted since
     place = argv[0]
     if source is None:
         source = source_of(place)
     else:
-        fd = os.open(place, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o644)
-        view = memoryview(source)
-        while view:
-            view = view[os.write(fd, view) :]
-        os.close(fd)
+        put(place, source)
     sys.path.insert(0, os.path.dirname(place))
     if beside and "PYTHONPATH" not in os.environ:
         os.environ["PYTHONPATH"] = beside
@@ -134,27 +138,68 @@ def await_script(native, setters):
     sys.argv = argv
     if hasattr(sys, "orig_argv"):
         sys.orig_argv = [sys.executable, *argv]
-    for tell in setters:
-        tell()
     return source, place, become_main(place)
 
 
-def finish(native, ended):
+def rehearse(native):
+    """Goes the whole way with a script that says nothing, so that a call finds its pages copied; leaves no trace."""
+    main, path, argv = sys.modules["__main__"], list(sys.path), sys.argv
+    orig_argv, python_path = getattr(sys, "orig_argv", None), os.environ.get("PYTHONPATH")
+    place = "/tmp/rehearsal.py"
+    call = sys.modules["marshal"].dumps(([place], b"print(end='')\n", False, "/mnt"), 2)
+    for _ in range(REHEARSALS):
+        reading, writing = os.pipe()
+        os.write(writing, len(call).to_bytes(8, "little") + call)
+        os.close(writing)
+        wind_up(native.run(*take_script(reading)), lambda: None)
+        os.unlink(place)
+        sys.modules["__main__"], sys.path[:], sys.argv = main, path, argv
+        if orig_argv is not None:
+            sys.orig_argv = orig_argv
+        if python_path is None:
+            os.environ.pop("PYTHONPATH", None)
+
+
+def await_script(native, setters):
+    """Waits for the one script that this Worker runs."""
+    os.chdir("/mnt")
+    rehearse(native)
+    os.write(3, b"R")
+    found = take_script(3)
+    for tell in setters:
+        tell()
+    return found
+
+
+def last_words():
+    if "threading" in sys.modules:
+        quietly(getattr(sys.modules["threading"], "_shutdown", None))
+    if EXIT_FUNCTIONS is not None:
+        quietly(EXIT_FUNCTIONS)
+    else:
+        import atexit  # here each import has functions of its own
+
+        quietly(atexit._run_exitfuncs)
+
+
+def wind_up(ended, last_words):
     """Ends the script as the interpreter would: threads, exit functions, output, then what it made itself.
 
     What was there before the fork is not taken apart: it is nobody's, and to do so takes longer than most scripts.
+    Returns the status, and whether it was interrupted.
     """
     status, interrupted = (ended, False) if isinstance(ended, int) else (exit_status(ended[0]), False)
     if ended == 2:
         status, interrupted = 130, True
-    if "threading" in sys.modules:
-        quietly(getattr(sys.modules["threading"], "_shutdown", None))
-    import atexit
-
-    quietly(atexit._run_exitfuncs)
+    last_words()
     if not flush_streams() and not interrupted:
         status = 120
     take_apart()
+    return status, interrupted
+
+
+def finish(native, ended):
+    status, interrupted = wind_up(ended, last_words)
     for fd in (1, 2):
         try:
             os.close(fd)  # whoever waits for our output need not wait for our memory to be given back
@@ -200,9 +245,6 @@ def flush_streams():
 
 def take_apart():
     """Lets go of the script's own objects and modules: files are written and __del__ is called with that."""
-    import gc
-
-    collect, objects = gc.collect, gc.get_objects  # the module may be the script's own, and go with it
     names = [name for name in sys.modules if name not in LASTING]
     own = [sys.modules.pop("__main__", None), *(sys.modules.pop(name) for name in reversed(names))]
     for module in own:
@@ -218,15 +260,16 @@ def take_apart():
                 ):
                     space[name] = None
     del own, module, space
-    quietly(collect)
-    for kind in ("TextIOWrapper", "BufferedWriter", "BufferedRandom"):
-        wanted = getattr(sys.modules["_io"], kind)
-        for each in objects():
-            if isinstance(each, wanted):
-                quietly(each.flush)
+    quietly(COLLECT)
+    io = sys.modules["_io"]
+    kinds = io.TextIOWrapper, io.BufferedWriter, io.BufferedRandom
+    files = [each for each in OBJECTS() if issubclass(type(each), kinds)]
+    for each in sorted(files, key=lambda file: not issubclass(type(file), kinds[0])):  # texts into what lies below
+        quietly(each.flush)
 
 
 def start():
+    global COLLECT, OBJECTS, EXIT_FUNCTIONS
     threads, names = sys.argv[1], sys.argv[2:]
     here = sys.path.pop(0)
     sys.path_importer_cache.pop(here, None)
@@ -236,12 +279,17 @@ def start():
     if names:
         ready, setters = preload(threads, names, message)
     os.closerange(3, LAST_DESCRIPTOR)  # /dev/urandom, which some Pythons keep open and open anew
+    import atexit
     import gc
 
+    COLLECT, OBJECTS = gc.collect, gc.get_objects
+    if sys.version_info >= (3, 10):
+        EXIT_FUNCTIONS = atexit._run_exitfuncs  # of the interpreter, however often the module is imported
     gc.collect()
     gc.freeze()  # a collection in a Worker would write to every object's header, and copy its page
-    if "gc" not in FRESH and not names:
-        del sys.modules["gc"]
+    for own in ("atexit", "gc"):
+        if own not in FRESH and not names:
+            del sys.modules[own]
     LASTING.update(sys.modules)
     os.chdir("/")
     os.write(0, ready)

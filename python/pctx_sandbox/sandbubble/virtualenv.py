@@ -27,6 +27,9 @@ LONGEST_CONFIG = 64 << 10
 MOST_LINKS = 40
 _MACHINES = {"x86_64": 62, "aarch64": 183}
 
+# What a file looked like: empty if it was not there.
+Mark = tuple[int, ...]
+
 
 class VirtualenvError(SandboxError, ValueError):
     """The virtualenv cannot be used; the message says why and what to do."""
@@ -58,24 +61,24 @@ class Virtualenv:
             for covered in ("/tmp", "/dev", "/home/sandbox", "/mnt")
         )
 
-    def fingerprint(self) -> str:
-        """Another text once the virtualenv has changed: packages, start-up files, configuration, interpreter.
+    def fingerprint(self) -> tuple[Mark, ...]:
+        """Another one once the virtualenv has changed: packages, start-up files, configuration, interpreter.
 
         Whatever installs or removes a package changes site-packages itself. An edit by hand inside a package is read by
         the next script all the same, unless the module was named in `preload`.
         """
-        seen = [_mark(self.interpreter), _mark(f"{self.path}/pyvenv.cfg"), _mark(f"{self.path}/bin/python")]
+        seen = [_mark(f"{self.path}/pyvenv.cfg"), _mark(f"{self.path}/bin/python")]  # a link to the interpreter
         for folder in self.site_packages:
             seen.append(_mark(folder))
             known = _startup_files.get(folder)
             if known is None or known[0] != seen[-1]:
                 known = _startup_files[folder] = seen[-1], _list_startup_files(folder)
             seen += map(_mark, known[1])
-        return "\n".join(seen)
+        return tuple(seen)
 
 
 # Files that Python reads at its start, by folder, and what the folder looked like when they were listed.
-_startup_files: dict[str, tuple[str, tuple[str, ...]]] = {}
+_startup_files: dict[str, tuple[Mark, tuple[str, ...]]] = {}
 MOST_STARTUP_FILES = 1000
 
 
@@ -88,19 +91,19 @@ def _list_startup_files(folder: str) -> tuple[str, ...]:
     return tuple(os.path.join(folder, name) for name in found[:MOST_STARTUP_FILES])
 
 
-def _mark(path: str) -> str:
+def _mark(path: str) -> Mark:
     try:
         status = os.stat(path)
     except OSError:
-        return "-"
-    return f"{status.st_dev}.{status.st_ino}.{status.st_size}.{status.st_mtime_ns}.{status.st_ctime_ns}"
+        return ()
+    return status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns, status.st_ctime_ns
 
 
 def _is_below(path: str, folder: str) -> bool:
     return path == folder or path.startswith(folder.rstrip("/") + "/")
 
 
-_inspected: dict[str, tuple[tuple[str, ...], Virtualenv]] = {}
+_inspected: dict[str, tuple[tuple[Mark, ...], Virtualenv]] = {}
 MOST_INSPECTED = 256
 
 

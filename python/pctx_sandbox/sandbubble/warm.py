@@ -24,6 +24,7 @@ from ..guest.wire import MSG_DONTWAIT, MSG_NOSIGNAL
 from .config import make_policy, output_bytes
 from .request import Request
 from .result import Ended
+from .virtualenv import Mark
 
 CHUNK = 64 << 10
 QUEUE_SECONDS = 60.0
@@ -82,7 +83,7 @@ def run_warm(request: Request, canceller: Canceller | None) -> Ended:
     )
 
 
-_known_packets: dict[str, tuple[bytes, bytes]] = {}
+_known_packets: dict[tuple[object, ...], tuple[bytes, bytes]] = {}
 MOST_PACKETS = 256
 
 
@@ -92,8 +93,8 @@ def _packets(request: Request) -> tuple[bytes, bytes]:
     if request.conf.enable_network and request.conf.allow_network is None:
         with contextlib.suppress(OSError):
             status = os.stat("/etc/resolv.conf")  # lent as a file, which others replace
-            marks += f"\n{status.st_ino} {status.st_mtime_ns}"
-    key = f"{request.folder is None}\n{request.conf!r}\n{request.limits}\n{request.preload}\n{marks}"
+            marks += ((status.st_ino, status.st_mtime_ns),)
+    key = (request.folder is None, repr(request.conf), tuple(request.limits.values()), request.preload, marks)
     known = _known_packets.get(key)
     if known is None:
         if len(_known_packets) >= MOST_PACKETS:
@@ -102,13 +103,13 @@ def _packets(request: Request) -> tuple[bytes, bytes]:
     return known
 
 
-def _make_packets(request: Request, marks: str) -> tuple[bytes, bytes]:
+def _make_packets(request: Request, marks: tuple[Mark, ...]) -> tuple[bytes, bytes]:
     lease = {
         "version": _program.VERSION,
         "python": request.venv.python,
         "scripts": True,
         "folder": request.folder is not None,
-        "generation": int.from_bytes(hashlib.sha256(marks.encode()).digest()[:8], "little") >> 1,
+        "generation": int.from_bytes(hashlib.sha256(repr(marks).encode()).digest()[:8], "little") >> 1,
         "preload": list(request.preload),
         "policy": make_policy(request.conf, request.venv, request.limits, None, request.folder is None),
         "queue_timeout_ms": int(QUEUE_SECONDS * 1000),
