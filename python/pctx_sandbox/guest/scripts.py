@@ -1,5 +1,5 @@
 # mypy: ignore-errors
-# ruff: noqa: SIM105
+# ruff: noqa: SIM105, UP036
 # The Zygote of scripts: the virtualenv's own interpreter, started as for any script, which does nothing but fork
 # Workers that each run one script. Nothing is imported here that `python script.py` would not have imported by itself.
 #
