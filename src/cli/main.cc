@@ -63,7 +63,7 @@ int main(int argc, char** argv) {  // NOLINT(bugprone-exception-escape)
     ::_exit(run_inside({argv + 3, static_cast<std::size_t>(argc) - 3}));
   Words words = split_words(argc, argv);
   if (const int failed = enter_door(words); failed != 0) return failed;
-  if (is_plain_run(words)) leave(run_plain(words));
+  if (const auto status = run_plain(words)) leave(*status);
   CLI::App app{"Runs code that nobody has read, in a box that has never run anything else.", "pctx-sandbox"};
   app.set_version_flag("--version", PCTX_VERSION, "Print the version");
   app.require_subcommand(1);

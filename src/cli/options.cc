@@ -101,6 +101,19 @@ bool asks_for_help(const Words& words) {
   return false;
 }
 
+const Option* find_option(std::string_view word) {
+  for (const Option& option : kOptions) {
+    const std::string_view names = option.names;
+    if (word.starts_with("--") && names.ends_with(word) &&
+        (names.size() == word.size() || names[names.size() - word.size() - 1] == ','))
+      return &option;
+  }
+  return nullptr;
+}
+
+// A value that nobody could take for anything else.
+bool is_plain_value(std::string_view word) { return !word.empty() && word[0] != '-' && word[0] != '['; }
+
 void describe(CLI::App& verb, const Option& option, RunArguments& arguments) {
   CLI::Option* added = nullptr;
   if (const Text* text = std::get_if<Text>(&option.field))
@@ -118,6 +131,36 @@ void describe(CLI::App& verb, const Option& option, RunArguments& arguments) {
 }
 
 }  // namespace
+
+RunArguments default_arguments() {
+  RunArguments arguments;
+  arguments.may_build = true;
+  return arguments;
+}
+
+std::optional<RunArguments> read_plain_run(const Words& words) {
+  if (!words.literal || words.command.empty() || words.options.empty() || words.options[0] != "run") return {};
+  RunArguments arguments = default_arguments();
+  for (std::size_t i = 1; i < words.options.size(); ++i) {
+    const Option* option = find_option(words.options[i]);
+    if (option == nullptr) return {};
+    if (const Switch* flag = std::get_if<Switch>(&option->field)) {
+      arguments.**flag = true;
+      continue;
+    }
+    if (++i == words.options.size() || !is_plain_value(words.options[i])) return {};
+    if (const List* list = std::get_if<List>(&option->field)) {
+      (arguments.**list).push_back(words.options[i]);
+    } else {
+      std::optional<std::string>& text = arguments.*std::get<Text>(option->field);
+      if (text) return {};  // said twice
+      text = words.options[i];
+    }
+  }
+  arguments.command = words.command;
+  arguments.literal = true;
+  return arguments;
+}
 
 void add_run_options(CLI::App& verb, const Words& words, const std::shared_ptr<RunArguments>& arguments,
                      std::function<void()> act) {

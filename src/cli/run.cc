@@ -100,23 +100,12 @@ int act(const RunArguments& arguments, const Words& words) {
   return result ? *result : complain(result.error());
 }
 
-RunArguments plain_arguments() {
-  RunArguments arguments;
-  arguments.may_build = true;
-  return arguments;
-}
-
 }  // namespace
 
-bool is_plain_run(const Words& words) {
-  return words.literal && words.options.size() == 1 && words.options[0] == "run" && !words.command.empty();
-}
-
-int run_plain(const Words& words) {
-  RunArguments arguments = plain_arguments();
-  arguments.command = words.command;
-  arguments.literal = true;
-  return act(arguments, words);
+std::optional<int> run_plain(const Words& words) {
+  const auto arguments = read_plain_run(words);
+  if (!arguments) return {};
+  return act(*arguments, words);
 }
 
 void add_run(CLI::App& app, const Words& words, int& status) {
@@ -131,7 +120,7 @@ void add_run(CLI::App& app, const Words& words, int& status) {
       "Exit status: the command's own; 128+N after signal N; 124 time limit; 125 we failed;\n"
       "126 the command cannot be run; 127 it is not there.");
   if (!words.wants("run")) return;
-  auto arguments = std::make_shared<RunArguments>(plain_arguments());
+  auto arguments = std::make_shared<RunArguments>(default_arguments());
   add_run_options(*verb, words, arguments, [arguments, &words, &status] { status = act(*arguments, words); });
 }
 

@@ -1,6 +1,7 @@
 // One file per verb; each adds its own options and returns the exit status.
 #pragma once
 
+#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -32,9 +33,8 @@ struct Words {
 // by cgroups. Returns if there is nothing to gain or nobody to ask.
 void enter_delegated_scope(const std::vector<std::string>& words);
 
-// `run -- COMMAND`, without any option to read: describing options takes longer than planning the box.
-bool is_plain_run(const Words& words);
-int run_plain(const Words& words);
+// The exit status of a `run` line that can be read without describing its options; nothing if it cannot.
+std::optional<int> run_plain(const Words& words);
 
 void add_run(CLI::App& app, const Words& words, int& status);
 void add_env(CLI::App& app, const Words& words, int& status);

@@ -34,6 +34,23 @@ def test_wrong_value_is_one_sentence_and_nothing_runs(pctx, option, value):
     assert len(lines) == 1 or lines[1].startswith("hint: ")
 
 
+# A line of whole words is read without describing the options; with a short switch, or a value behind "=", it is not.
+LINES = [
+    ["--memory", "64M"], ["--cpus", "0.5"], ["--pids", "8"], ["--timeout", "5s"], ["--cpu-time", "2s"],
+    ["--disk", "8M"], ["--inodes", "100"], ["--output", "1M"], ["--files", "64"], ["--mnt", "."], ["--ro", "/usr", "--ro", "/bin"],
+    ["--rw", ".:/x"], ["--tmpfs", "/y:1M"], ["--workdir", "/tmp"], ["--env", "A=b", "--env", "C=d=e"],
+    ["--hostname", "h"], ["--uid", "7"], ["--network", "allow:example.org:80,*.example.com"], ["--allow-degraded", "landlock"],
+    ["--require", "seccomp"], ["--memory", "64M", "--quiet", "--changed", "--env", "A=%b", "--tty"],
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("line", LINES, ids=[" ".join(line) for line in LINES])
+def test_a_line_means_the_same_however_it_is_read(pctx, line):
+    told = [pctx("run", *words, "--print-policy", "--", "true") for words in (line, ["-q", *line])]
+    assert told[0].returncode == told[1].returncode == 0, told[0].stderr
+    assert told[0].stdout == told[1].stdout != pctx("run", "--print-policy", "--", "true").stdout
+
+
 def test_option_given_twice_is_an_error(refused):
     refused("--memory", "64M", "--memory", "1G", "--", "echo", "ran", says="--memory")
 
