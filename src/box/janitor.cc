@@ -10,6 +10,7 @@
 #include <csignal>
 #include <ctime>
 
+#include "sys/blocked_signals.h"
 #include "sys/files.h"
 
 namespace pctx {
@@ -102,12 +103,8 @@ Janitor Janitor::start(const BoxCgroup& cgroup) {
   }
   std::sort(task.keep.begin(), task.keep.begin() + static_cast<std::ptrdiff_t>(task.keep_count));
   // Blocked before, blocked in it for ever: what ends the supervisor's process group must not end its janitor.
-  sigset_t all, before;
-  ::sigfillset(&all);
-  ::sigprocmask(SIG_SETMASK, &all, &before);
-  const int pid = ::clone(&Task::run, task.stack.data() + task.stack.size(), CLONE_VM | SIGCHLD, &task);
-  ::sigprocmask(SIG_SETMASK, &before, nullptr);
-  janitor.pid_ = pid;
+  const sys::BlockedSignals blocked;
+  janitor.pid_ = ::clone(&Task::run, task.stack.data() + task.stack.size(), CLONE_VM | SIGCHLD, &task);
   return janitor;
 }
 

@@ -10,6 +10,7 @@
 #include <utility>
 
 #include "launch/fill_plan.h"
+#include "sys/blocked_signals.h"
 #include "sys/diagnose.h"
 #include "sys/kernel_abi.h"
 
@@ -19,22 +20,6 @@ namespace {
 // The user namespace must come first and pid with the clone; a mount namespace needs no more than that. These may
 // follow.
 constexpr std::uint64_t kLateNamespaces = CLONE_NEWNET | CLONE_NEWIPC | CLONE_NEWUTS;
-
-// Keeps every signal away while the child is a copy of us: a handler of ours must not run in it.
-class BlockedSignals {
- public:
-  BlockedSignals() {
-    sigset_t all;
-    ::sigfillset(&all);
-    ::sigprocmask(SIG_SETMASK, &all, &before_);
-  }
-  ~BlockedSignals() { ::sigprocmask(SIG_SETMASK, &before_, nullptr); }
-  BlockedSignals(const BlockedSignals&) = delete;
-  BlockedSignals& operator=(const BlockedSignals&) = delete;
-
- private:
-  sigset_t before_;
-};
 
 struct Ends {
   Fd ours, theirs;
@@ -72,7 +57,7 @@ Result<Embryo> Embryo::conceive(std::uint64_t namespaces, std::array<int, 3> std
     args.cgroup = static_cast<std::uint64_t>(cgroup);
   }
   {
-    const BlockedSignals blocked;
+    const sys::BlockedSignals blocked;
     const long pid = abi::clone3(args);
     if (pid == 0) {
       ::close(status.ours.get());
@@ -103,13 +88,13 @@ Embryo::~Embryo() {
 }
 
 Result<Spawned> Embryo::grow(const Plan& plan, const Command& command) && {
-  const std::vector<LentTree> trees = PCTX_TRY(fill(plan, command, memory_, *child_));
+  const Lent lent = PCTX_TRY(fill(plan, command, memory_, *child_));
   // A child that failed early has closed its end; what it has to say is read from the status socket.
   const auto tell = [](int channel, Message kind) { (void)send_frame(channel, {kind, Step::handshake, 0, 0, 0}); };
-  for (const LentTree& lent : trees) {
-    const int tree = lent.tree.get();
+  for (const LentTree& each : lent.trees) {
+    const int tree = each.tree.get();
     (void)send_frame(box_.status.get(),
-                     {Message::tree, Step::handshake, 0, static_cast<std::uint16_t>(lent.op), 0}, &tree, 1);
+                     {Message::tree, Step::handshake, 0, static_cast<std::uint16_t>(each.op), 0}, &tree, 1);
   }
   tell(box_.status.get(), Message::planned);
   tell(box_.guest_channel.get(), Message::planned);

@@ -62,11 +62,11 @@ const char* const* options(std::string_view text, SharedMemory& memory) {
   return memory.list(words);
 }
 
-Result<std::vector<LentTree>> build_ops(const Plan& plan, SharedMemory& memory, ChildPlan& child) {
+Result<Lent> build_ops(const Plan& plan, SharedMemory& memory, ChildPlan& child) {
   std::vector<ChildOp> ops;
-  std::vector<LentTree> trees;
+  Lent lent;
   ops.reserve(plan.root.size());
-  std::map<std::pair<uid_t, gid_t>, Fd> mappings;
+  std::map<std::pair<uid_t, gid_t>, std::size_t> mappings;
   for (const RootOp& op : plan.root) {
     ops.push_back({.kind = op.kind,
                    .directory = op.directory,
@@ -84,13 +84,14 @@ Result<std::vector<LentTree>> build_ops(const Plan& plan, SharedMemory& memory, 
                    .holder = op.lent ? op.lent->device : 0,
                    .tree = -1});
     if (op.idmap) {
-      Fd& mapping = mappings[{op.lent->uid, op.lent->gid}];
-      if (!mapping)
-        mapping = PCTX_TRY(id_mapping(op.lent->uid, op.lent->gid, plan.ids.host_uid, plan.ids.host_gid));
-      auto tree = idmapped_tree(*op.lent, mapping.get());
+      const auto [mapping, is_new] = mappings.try_emplace({op.lent->uid, op.lent->gid}, lent.mappings.size());
+      if (is_new)
+        lent.mappings.push_back(
+            PCTX_TRY(IdMapping::make(op.lent->uid, op.lent->gid, plan.ids.host_uid, plan.ids.host_gid)));
+      auto tree = idmapped_tree(*op.lent, lent.mappings[mapping->second].get());
       const bool writable = (op.attributes & abi::kMountRdonly) == 0;
       if (tree) {
-        trees.push_back({ops.size() - 1, *std::move(tree)});
+        lent.trees.push_back({ops.size() - 1, *std::move(tree)});
       } else if (writable && (op.lent->mode & 02) == 0) {
         return std::move(tree).error();
       }  // lent read-only: what everyone may read can still be read without the mapping
@@ -98,7 +99,7 @@ Result<std::vector<LentTree>> build_ops(const Plan& plan, SharedMemory& memory, 
   }
   child.ops = memory.array(ops);
   child.op_count = ops.size();
-  return trees;
+  return lent;
 }
 
 const ChildNetwork* build_network(const NetworkPlan& plan, SharedMemory& memory) {
@@ -117,8 +118,8 @@ const ChildNetwork* build_network(const NetworkPlan& plan, SharedMemory& memory)
 
 }  // namespace
 
-Result<std::vector<LentTree>> fill(const Plan& plan, const Command& command, SharedMemory& memory, ChildPlan& child) {
-  auto trees = PCTX_TRY(build_ops(plan, memory, child));
+Result<Lent> fill(const Plan& plan, const Command& command, SharedMemory& memory, ChildPlan& child) {
+  Lent lent = PCTX_TRY(build_ops(plan, memory, child));
   std::vector<std::string> settings;
   for (const KernelSetting& setting : plan.settings) {
     settings.push_back("sys/" + setting.path);
@@ -167,7 +168,7 @@ Result<std::vector<LentTree>> fill(const Plan& plan, const Command& command, Sha
   child.candidates = memory.list(candidates(command, plan.path));
   child.argv = memory.list(command.argv);
   child.envp = memory.list(plan.env);
-  return trees;
+  return lent;
 }
 
 }  // namespace pctx

@@ -16,7 +16,12 @@ struct LentTree {
   Fd tree;
 };
 
+struct Lent {
+  std::vector<LentTree> trees;
+  std::vector<IdMapping> mappings;  // to be let go when the box no longer waits for us
+};
+
 // Writes everything but what `child` was born with.
-Result<std::vector<LentTree>> fill(const Plan& plan, const Command& command, SharedMemory& memory, ChildPlan& child);
+Result<Lent> fill(const Plan& plan, const Command& command, SharedMemory& memory, ChildPlan& child);
 
 }  // namespace pctx

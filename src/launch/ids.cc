@@ -10,6 +10,7 @@
 #include <fmt/format.h>
 
 #include "launch/spawn.h"
+#include "sys/blocked_signals.h"
 #include "sys/files.h"
 #include "sys/kernel_abi.h"
 
@@ -33,18 +34,11 @@ Result<void> run_helper(const char* program, pid_t pid, std::uint32_t inside, st
   return {};
 }
 
-struct Sleeper {
-  pid_t pid = -1;
-  Fd pidfd;
-  Sleeper() = default;
-  Sleeper(const Sleeper&) = delete;
-  Sleeper& operator=(const Sleeper&) = delete;
-  ~Sleeper() {
-    if (pid <= 0) return;
-    (void)abi::pidfd_send_signal(pidfd.get(), SIGKILL);
-    (void)::waitpid(pid, nullptr, __WALL);
-  }
-};
+// Shares our memory, and is killed before it is gone.
+int hold_namespace(void*) {
+  if (::prctl(PR_SET_PDEATHSIG, SIGKILL) != 0 || ::getppid() == 1) ::_exit(0);  // not longer than we live
+  for (;;) ::pause();
+}
 
 }  // namespace
 
@@ -60,27 +54,29 @@ Result<void> write_id_maps(pid_t pid, const IdMap& ids) {
   return sys::write_at(proc.get(), "gid_map", fmt::format("{} {} 1", ids.inside, ids.host_gid));
 }
 
-Result<Fd> id_mapping(std::uint32_t from_uid, std::uint32_t from_gid, std::uint32_t uid, std::uint32_t gid) {
-  // A mapping is handed to the kernel as a user namespace; a process must hold it until we have its descriptor.
-  Sleeper holder;
-  int pidfd = -1;
-  abi::CloneArgs args{};
-  args.flags = CLONE_NEWUSER | CLONE_PIDFD;
-  args.pidfd = reinterpret_cast<std::uint64_t>(&pidfd);
-  args.exit_signal = SIGCHLD;
-  const long pid = abi::clone3(args);
-  if (pid == 0) {
-    // Not longer than we live.
-    if (::prctl(PR_SET_PDEATHSIG, SIGKILL) != 0 || ::getppid() == 1) ::_exit(0);
-    for (;;) ::pause();
+IdMapping::~IdMapping() {
+  if (holder_ <= 0) return;
+  (void)abi::pidfd_send_signal(pidfd_.get(), SIGKILL);
+  while (::waitpid(holder_, nullptr, __WALL) < 0 && errno == EINTR) {
   }
-  if (pid < 0) return os_error("cannot make a user namespace");
-  holder.pid = static_cast<pid_t>(pid);
-  holder.pidfd = Fd{pidfd};
-  const Fd proc = PCTX_TRY(sys::open_at(AT_FDCWD, fmt::format("/proc/{}", pid), O_PATH | O_DIRECTORY));
+}
+
+Result<IdMapping> IdMapping::make(std::uint32_t from_uid, std::uint32_t from_gid, std::uint32_t uid,
+                                  std::uint32_t gid) {
+  IdMapping mapping;
+  mapping.stack_ = std::make_unique<char[]>(kStack);
+  int pidfd = -1;
+  const sys::BlockedSignals blocked;
+  mapping.holder_ = ::clone(hold_namespace, mapping.stack_.get() + kStack,
+                            CLONE_VM | CLONE_NEWUSER | CLONE_PIDFD | SIGCHLD, nullptr, &pidfd);
+  if (mapping.holder_ < 0) return os_error("cannot make a user namespace");
+  mapping.pidfd_ = Fd{pidfd};
+  const Fd proc =
+      PCTX_TRY(sys::open_at(AT_FDCWD, fmt::format("/proc/{}", mapping.holder_), O_PATH | O_DIRECTORY));
   PCTX_TRY(sys::write_at(proc.get(), "uid_map", fmt::format("{} {} 1", from_uid, uid)));
   PCTX_TRY(sys::write_at(proc.get(), "gid_map", fmt::format("{} {} 1", from_gid, gid)));
-  return sys::open_at(proc.get(), "ns/user", O_RDONLY);
+  mapping.names_ = PCTX_TRY(sys::open_at(proc.get(), "ns/user", O_RDONLY));
+  return mapping;
 }
 
 Result<Fd> idmapped_tree(const LentPath& source, int mapping) {

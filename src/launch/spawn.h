@@ -3,8 +3,10 @@
 #pragma once
 
 #include <array>
+#include <memory>
 #include <span>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "base/fd.h"
@@ -43,9 +45,31 @@ FrameRead read_frame(int socket, StatusFrame& frame, FrameFds& fds);
 // Words for a failure that the child reported.
 Error describe_failure(const StatusFrame& frame, const Plan& plan, const Command& command);
 
+// Whose files are shown as whose. It is handed to the kernel as a user namespace, which a process must hold until we have
+// its descriptor; to end that process takes a while, and comes when this is let go. Serves every folder of one owner.
+class IdMapping {
+ public:
+  static Result<IdMapping> make(std::uint32_t from_uid, std::uint32_t from_gid, std::uint32_t uid, std::uint32_t gid);
+  IdMapping(IdMapping&& other) noexcept
+      : names_(std::move(other.names_)),
+        pidfd_(std::move(other.pidfd_)),
+        stack_(std::move(other.stack_)),
+        holder_(std::exchange(other.holder_, -1)) {}
+  IdMapping& operator=(IdMapping&&) = delete;
+  ~IdMapping();
+  int get() const { return names_.get(); }
+  Fd take() && { return std::move(names_); }
+
+ private:
+  static constexpr std::size_t kStack = 16 << 10;
+  IdMapping() = default;
+  Fd names_, pidfd_;
+  std::unique_ptr<char[]> stack_;
+  pid_t holder_ = -1;
+};
+
 // A detached mount of `source` in which its owner's files are shown as those of another (privileged hosts, kernel
-// 5.12). A mapping costs a process, and serves every folder of the same owner.
-Result<Fd> id_mapping(std::uint32_t from_uid, std::uint32_t from_gid, std::uint32_t uid, std::uint32_t gid);
+// 5.12).
 Result<Fd> idmapped_tree(const LentPath& source, int mapping);
 
 // Writes the maps of the process `pid`, itself or by newuidmap and newgidmap.

@@ -60,7 +60,8 @@ Result<Fd> FolderLender::lend(const Plan& plan, pid_t init, std::uint16_t tag, c
   Fd tree;
   if (plan.map_folder && plan.ids.host_uid != folder.uid) {
     Fd& mapping = mappings_[{folder.uid, folder.gid}];
-    if (!mapping) mapping = PCTX_TRY(id_mapping(folder.uid, folder.gid, plan.ids.host_uid, plan.ids.host_gid));
+    if (!mapping)
+      mapping = PCTX_TRY(IdMapping::make(folder.uid, folder.gid, plan.ids.host_uid, plan.ids.host_gid)).take();
     auto mapped = idmapped_tree(folder, mapping.get());
     // What everyone may write needs no mapping.
     if (!mapped && (folder.mode & 02) == 0) return std::move(mapped).error();
