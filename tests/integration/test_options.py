@@ -37,9 +37,11 @@ def test_wrong_value_is_one_sentence_and_nothing_runs(pctx, option, value):
 # A line of whole words is read without describing the options; with a short switch, or a value behind "=", it is not.
 LINES = [
     ["--memory", "64M"], ["--cpus", "0.5"], ["--pids", "8"], ["--timeout", "5s"], ["--cpu-time", "2s"],
-    ["--disk", "8M"], ["--inodes", "100"], ["--output", "1M"], ["--files", "64"], ["--mnt", "."], ["--ro", "/usr", "--ro", "/bin"],
+    ["--disk", "8M"], ["--inodes", "100"], ["--output", "1M"], ["--files", "64"], ["--mnt", "."],
+    ["--ro", "/usr", "--ro", "/bin"],
     ["--rw", ".:/x"], ["--tmpfs", "/y:1M"], ["--workdir", "/tmp"], ["--env", "A=b", "--env", "C=d=e"],
-    ["--hostname", "h"], ["--uid", "7"], ["--network", "allow:example.org:80,*.example.com"], ["--allow-degraded", "landlock"],
+    ["--hostname", "h"], ["--uid", "7"], ["--network", "allow:example.org:80,*.example.com"],
+    ["--allow-degraded", "landlock"],
     ["--require", "seccomp"], ["--memory", "64M", "--quiet", "--changed", "--env", "A=%b", "--tty"],
 ]  # fmt: skip
 
