@@ -1,6 +1,7 @@
 """--json and --report: one object that tells how the guest ended and what was enforced."""
 
 import json
+import os
 
 import pytest
 
@@ -44,6 +45,20 @@ def test_report_file_replaces_an_older_one(pctx, tmp_path):
     file.write_text("x" * 100_000)
     pctx("run", "-q", "--report", file, "--", "true")
     assert json.loads(file.read_text())["exit_status"] == 0
+
+
+def test_report_to_a_descriptor_of_the_caller(pctx, tmp_path):
+    with open(tmp_path / "report.json", "w+b") as file:
+        fd = file.fileno()
+        done = pctx("run", "-q", "--report", f"/dev/fd/{fd}", "--", "ls", "/proc/self/fd", pass_fds=[fd])
+        file.seek(0)
+        assert done.returncode == 0 and json.load(file)["outcome"]["exit_code"] == 0
+        assert done.stdout.split() == ["0", "1", "2", "3"]  # 3 is the folder that is listed
+    reading, writing = os.pipe()
+    for number, passed in ((reading, [reading]), (writing, []), ("x", []), (10**10, [])):
+        done = pctx("run", "-q", "--report", f"/dev/fd/{number}", "--", "echo", "ran", pass_fds=passed)
+        assert done.returncode == 125 and done.stdout == "" and "open for writing" in done.stderr
+    os.close(reading), os.close(writing)
 
 
 def test_report_and_json_together(pctx, tmp_path):

@@ -31,15 +31,15 @@ LONGEST_WORDS = 64 << 10
 def run_cold(request: Request, canceller: Canceller | None) -> Ended:
     """Runs the script in a box of its own."""
     _program.require_linux()
-    with _files() as (policy, script, report):
-        command = _command(request, policy, script, report)
+    with _script(request) as script, _memory() as policy, _memory() as report:
         process = subprocess.Popen(
-            command,
+            _command(request, policy, script, report),
             stdin=subprocess.PIPE if request.stdin else subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             start_new_session=True,
             env={**os.environ, "NO_COLOR": "1"},
+            pass_fds=(policy, report),
         )
         try:
             if canceller is not None:
@@ -66,24 +66,39 @@ _numbers = itertools.count()
 
 
 @contextlib.contextmanager
-def _files() -> Iterator[tuple[str, str, str]]:
-    """Where the policy, the script and the report of one run lie, in a folder that nobody but this process uses.
+def _script(request: Request) -> Iterator[str]:
+    """Where the snippet lies during one run, in a folder that nobody but this process uses; empty without one.
 
-    It stays until the process ends: to make and remove one for every run would take longer than the rest of our part.
+    The folder stays until the process ends: to make and remove one for every run would take longer than the rest of our
+    part.
     """
     global _folder
+    if request.code is None:
+        yield ""
+        return
     folder = _folder
     if folder is None or folder[0] != os.getpid() or not os.path.isdir(folder[1]):
         folder = _folder = os.getpid(), tempfile.mkdtemp(prefix="pctx-sandbox-")
         atexit.register(_remove, *folder)
-    number = next(_numbers)
-    names = tuple(os.path.join(folder[1], f"{number}.{name}") for name in ("policy", "script", "report"))
+    path = os.path.join(folder[1], f"{next(_numbers)}.script")
     try:
-        yield names[0], names[1], names[2]
+        with open(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o444), "wb", 0) as file:
+            file.write(request.code)
+            os.fchmod(file.fileno(), 0o444)  # whatever the umask is
+        yield path
     finally:
-        for name in names:
-            with contextlib.suppress(OSError):
-                os.unlink(name)
+        with contextlib.suppress(OSError):
+            os.unlink(path)
+
+
+@contextlib.contextmanager
+def _memory() -> Iterator[int]:
+    """A file that has no name, for the policy and the report: nothing to remove, nothing for others to see."""
+    fd = os.memfd_create("pctx-sandbox")
+    try:
+        yield fd
+    finally:
+        os.close(fd)
 
 
 def _remove(pid: int, folder: str) -> None:
@@ -91,22 +106,18 @@ def _remove(pid: int, folder: str) -> None:
         shutil.rmtree(folder, ignore_errors=True)
 
 
-def _command(request: Request, policy_file: str, script: str, report: str) -> list[str]:
+def _command(request: Request, policy_file: int, script: str, report: int) -> list[str]:
     policy = make_policy(request.conf, request.venv, request.limits, request.timeout, request.folder is None)
-    options = ["--quiet", "--die-with-parent", "--report", report]
+    options = ["--quiet", "--die-with-parent", "--report", f"/dev/fd/{report}"]
     if request.folder is not None:
         policy["files"]["mnt"] = request.folder
         options.append("--changed")
-    if request.code is not None:
-        with open(script, "wb") as file:
-            file.write(request.code)
-        os.chmod(script, 0o444)
+    if script:
         policy["files"]["ro"].append(f"{script}:{CODE_PLACE}")
         policy["identity"]["env"].setdefault("PYTHONPATH", "/mnt")
-    with open(policy_file, "w") as file:
-        json.dump(policy, file)
-    program = _program.find_program()
-    return [program, "run", *options, "--policy", policy_file, "--", *request.command]
+    with open(policy_file, "wb", 0, closefd=False) as file:
+        file.write(json.dumps(policy).encode())
+    return [_program.find_program(), "run", *options, "--policy", f"/dev/fd/{policy_file}", "--", *request.command]
 
 
 def _converse(process: subprocess.Popen[bytes], data: bytes, most: int) -> tuple[bytes, bytes]:
@@ -149,16 +160,11 @@ def _feed(fd: int, rest: memoryview) -> memoryview:
         return rest[:0]  # it reads no more: its own business
 
 
-def _read_report(path: str, status: int, stderr: bytes) -> dict[str, Any]:
-    try:
-        with open(path, "rb") as file:
-            text = file.read(LONGEST_REPORT)
-        if text:
-            report = json.loads(text)
-            if isinstance(report, dict):
-                return report
-    except (OSError, ValueError):
-        pass
+def _read_report(fd: int, status: int, stderr: bytes) -> dict[str, Any]:
+    with contextlib.suppress(ValueError):
+        report = json.loads(os.pread(fd, LONGEST_REPORT, 0) or b"null")
+        if isinstance(report, dict):
+            return report
     words = stderr.decode("utf-8", "replace").strip()[-4000:].removeprefix("pctx-sandbox: ")
     raise SandboxStartupError(
         f"no box for the script: {words or f'the engine ended with status {status}'}\nhint: run `pctx-sandbox doctor`"
