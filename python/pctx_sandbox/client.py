@@ -13,11 +13,10 @@ import os
 import select
 import socket
 import struct
-import subprocess
 import threading
 import time
 from collections.abc import Iterable
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 from . import _backend, _broker, _raised
 from ._backend import Backend
@@ -67,15 +66,21 @@ class Call:
     fd: int = -1
 
 
+class Killable(Protocol):
+    """A process of ours."""
+
+    def kill(self) -> None: ...
+
+
 class Canceller:
     """Stops a call from another thread, whatever it waits for."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._target: Connection | subprocess.Popen[bytes] | None = None
+        self._target: Connection | Killable | None = None
         self.cancelled = False
 
-    def register(self, target: Connection | subprocess.Popen[bytes]) -> None:
+    def register(self, target: Connection | Killable) -> None:
         with self._lock:
             self._target = target
             if self.cancelled:

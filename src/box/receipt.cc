@@ -98,7 +98,7 @@ const char* kind_name(ErrorKind kind) {
 
 }  // namespace
 
-std::string report_json(const Ending& ending, bool captured) {
+std::string report_json(const Ending& ending, bool captured, int indent) {
   Json json;
   json["outcome"] = outcome_json(ending.outcome);
   json["exit_status"] = ending.outcome.exit_status();
@@ -109,7 +109,7 @@ std::string report_json(const Ending& ending, bool captured) {
   json["receipt"] = receipt_json(ending.receipt);
   if (ending.changes) json["changed"] = changes_json(*ending.changes);
   // The guest's bytes need not be UTF-8.
-  return json.dump(2, ' ', false, Json::error_handler_t::replace);
+  return json.dump(indent, ' ', false, Json::error_handler_t::replace);
 }
 
 std::string error_json(const Error& error) {

@@ -44,7 +44,7 @@ struct Ending {
 };
 
 // The JSON of --report and --json; `captured` adds stdout and stderr.
-std::string report_json(const Ending& ending, bool captured);
+std::string report_json(const Ending& ending, bool captured, int indent = 2);
 std::string error_json(const Error& error);
 
 }  // namespace pctx

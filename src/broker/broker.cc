@@ -320,7 +320,7 @@ void Broker::hand_over(Session& session, Worker& worker) {
 }
 
 std::string ended_message(const Worker& worker) {
-  return fmt::format(R"({{"ended": {}}})", report_json(worker.ending(), false));
+  return fmt::format(R"({{"ended": {}}})", report_json(worker.ending(), false, -1));
 }
 
 // Its box is killed next, which takes the kernel longer than most scripts run: whoever waits for the end of one need not

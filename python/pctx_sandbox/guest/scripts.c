@@ -6,6 +6,7 @@
 #include <Python.h>
 
 #include <errno.h>
+#include <link.h>
 #include <sched.h>
 #include <signal.h>
 #include <stdio.h>
@@ -22,6 +23,21 @@
 int pctx_fork(const int* namespaces, int namespace_count, const int* tasks, int task_count);
 
 static pid_t worker; /* this process, if it is one */
+
+/* How many libraries were loaded so far. */
+static int count_loaded(struct dl_phdr_info* info, size_t size, void* count) {
+  (void)size;
+  *(unsigned long long*)count = info->dlpi_adds;
+  return 1;
+}
+
+static unsigned long long loaded(void) {
+  unsigned long long count = 0;
+  dl_iterate_phdr(count_loaded, &count);
+  return count;
+}
+
+static unsigned long long loaded_at_first;
 
 /* One order with its descriptors; how many of them are namespaces stands behind the F. -1 when the Broker is gone. */
 static int receive(int* fds, int* count) {
@@ -60,6 +76,7 @@ static PyObject* wait_for_fork(PyObject* self, PyObject* nothing) {
     if (answer == 0) {
       PyOS_AfterFork_Child();
       worker = getpid();
+      loaded_at_first = loaded();
       if (dup2(fds[0], 0) < 0 || dup2(fds[2], 1) < 0 || dup2(fds[3], 2) < 0 || dup2(fds[1], 3) < 0) _exit(126);
       for (int fd = FIRST_FREE; fd < LAST_DESCRIPTOR; ++fd) close(fd);
       Py_RETURN_NONE;
@@ -111,6 +128,7 @@ static PyObject* run(PyObject* self, PyObject* arguments) {
 }
 
 static pid_t leaving; /* the Worker, once its script is over */
+static int exit_status;
 
 static __attribute__((noreturn)) int hold(void* nothing) {
   (void)nothing;
@@ -119,10 +137,17 @@ static __attribute__((noreturn)) int hold(void* nothing) {
 
 /* The kernel tells how a process ended after it has given its memory back, which takes longer than most scripts run. So
  * somebody else keeps the memory: a process that does nothing and dies with the box, which is killed at that news. If
- * there may be no other process, the news takes its time. Called last of all: what exits first was registered last. */
+ * there may be no other process, the news takes its time.
+ *
+ * Called last of all that was registered, since what was registered first is. What is left then are the last words of
+ * libraries; those that were there from the beginning have none. */
 static void keep_memory(void) {
   static char stack[16 * 1024] __attribute__((aligned(64)));
-  if (leaving == getpid()) (void)clone(hold, stack + sizeof stack, CLONE_VM, NULL);
+  if (leaving != getpid()) return;
+  (void)clone(hold, stack + sizeof stack, CLONE_VM, NULL);
+  if (loaded() != loaded_at_first) return;
+  fflush(NULL);
+  _exit(exit_status);
 }
 
 /* The end of a process whose interpreter has nothing left to say: what C libraries have to say comes now. */
@@ -135,6 +160,7 @@ static PyObject* leave(PyObject* self, PyObject* arguments) {
     kill(getpid(), SIGINT);
   }
   if (getpid() == worker) leaving = worker; /* and not a process that it forked */
+  exit_status = status;
   exit(status);
 }
 

@@ -8,9 +8,8 @@ import contextlib
 import itertools
 import json
 import os
-import selectors
+import select
 import shutil
-import subprocess
 import tempfile
 from collections.abc import Iterator
 from typing import Any
@@ -19,6 +18,7 @@ from .. import _program
 from ..client import Canceller
 from ..errors import SandboxStartupError
 from .config import make_policy, output_bytes
+from .engine import Engine
 from .request import CODE_PLACE, Request
 from .result import Ended
 
@@ -32,33 +32,25 @@ def run_cold(request: Request, canceller: Canceller | None) -> Ended:
     """Runs the script in a box of its own."""
     _program.require_linux()
     with _script(request) as script, _memory() as policy, _memory() as report:
-        process = subprocess.Popen(
-            _command(request, policy, script, report),
-            stdin=subprocess.PIPE if request.stdin else subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            start_new_session=True,
-            env={**os.environ, "NO_COLOR": "1"},
-            pass_fds=(policy, report),
+        engine = Engine(
+            _command(request, policy, script), {**os.environ, "NO_COLOR": "1"}, bool(request.stdin), (policy, report)
         )
         try:
             if canceller is not None:
-                canceller.register(process)
-            stdout, stderr = _converse(process, request.stdin, output_bytes(request.limits) + LONGEST_WORDS)
-            process.wait()
+                canceller.register(engine)
+            stdout, stderr = _converse(engine, request.stdin, output_bytes(request.limits) + LONGEST_WORDS)
+            engine.wait()
         except BaseException:
-            process.kill()  # its box ends with it
+            engine.kill()  # its box ends with it
             raise
         finally:
-            process.wait()
-            for stream in (process.stdin, process.stdout, process.stderr):
-                if stream is not None:
-                    stream.close()
+            engine.wait()
+            engine.close()
             if canceller is not None:
                 canceller.release()
         if canceller is not None and canceller.cancelled:
             raise concurrent.futures.CancelledError
-        return Ended(_read_report(report, process.returncode, stderr), stdout, stderr)
+        return Ended(_read_report(report, engine.wait(), stderr), stdout, stderr)
 
 
 _folder: tuple[int, str] | None = None
@@ -106,9 +98,9 @@ def _remove(pid: int, folder: str) -> None:
         shutil.rmtree(folder, ignore_errors=True)
 
 
-def _command(request: Request, policy_file: int, script: str, report: int) -> list[str]:
+def _command(request: Request, policy_file: int, script: str) -> list[str]:
     policy = make_policy(request.conf, request.venv, request.limits, request.timeout, request.folder is None)
-    options = ["--quiet", "--die-with-parent", "--report", f"/dev/fd/{report}"]
+    options = ["--quiet", "--die-with-parent", "--report", "/dev/fd/4"]
     if request.folder is not None:
         policy["files"]["mnt"] = request.folder
         options.append("--changed")
@@ -117,36 +109,35 @@ def _command(request: Request, policy_file: int, script: str, report: int) -> li
         policy["identity"]["env"].setdefault("PYTHONPATH", "/mnt")
     with open(policy_file, "wb", 0, closefd=False) as file:
         file.write(json.dumps(policy).encode())
-    return [_program.find_program(), "run", *options, "--policy", f"/dev/fd/{policy_file}", "--", *request.command]
+    return [_program.find_program(), "run", *options, "--policy", "/dev/fd/3", "--", *request.command]
 
 
-def _converse(process: subprocess.Popen[bytes], data: bytes, most: int) -> tuple[bytes, bytes]:
+def _converse(engine: Engine, data: bytes, most: int) -> tuple[bytes, bytes]:
     """Feeds the input and collects the output. The engine ends a script that prints too much."""
-    kept: dict[int, list[bytes]] = {}
+    kept: dict[int, list[bytes]] = {engine.stdout: [], engine.stderr: []}
     left = most
     rest = memoryview(data)
-    with selectors.DefaultSelector() as selector:
-        for stream in (process.stdout, process.stderr):
-            assert stream is not None
-            kept[stream.fileno()] = []
-            selector.register(stream, selectors.EVENT_READ)
-        if process.stdin is not None:
-            os.set_blocking(process.stdin.fileno(), False)
-            selector.register(process.stdin, selectors.EVENT_WRITE)
-        while selector.get_map():
-            for key, _ in selector.select():
-                stream_end: Any = key.fileobj
-                if stream_end is process.stdin:
-                    rest = _feed(key.fd, rest)
-                    done = not rest
-                else:
-                    chunk = os.read(key.fd, CHUNK)
-                    kept[key.fd].append(chunk[:left])
-                    left = max(0, left - len(chunk))
-                    done = not chunk
-                if done:
-                    selector.unregister(stream_end)
-                    stream_end.close()
+    poll = select.poll()
+    for fd in kept:
+        poll.register(fd, select.POLLIN)
+    open_ends = set(kept)
+    if engine.stdin >= 0:
+        os.set_blocking(engine.stdin, False)
+        poll.register(engine.stdin, select.POLLOUT)
+    while open_ends:
+        for fd, _ in poll.poll():
+            if fd == engine.stdin:
+                rest = _feed(fd, rest)
+                if not rest:
+                    poll.unregister(fd)
+                    engine.close_stdin()
+                continue
+            chunk = os.read(fd, CHUNK)
+            kept[fd].append(chunk[:left])
+            left = max(0, left - len(chunk))
+            if not chunk:
+                poll.unregister(fd)
+                open_ends.discard(fd)
     stdout, stderr = (b"".join(parts) for parts in kept.values())
     return stdout, stderr
 
