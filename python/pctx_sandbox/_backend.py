@@ -21,6 +21,7 @@ import sys
 import tempfile
 import threading
 import time
+from collections.abc import Iterable
 from typing import Any
 
 from . import _program
@@ -44,6 +45,7 @@ class Backend:
     support: tuple[str, str] = ("", "")  # a folder for our guest code, and how the Broker sees it
     lent: tuple[str, str] = ("", "")  # the same for copies of folders that calls lend
     notices: tuple[str, ...] = ()
+    folders: dict[str, None] = dataclasses.field(default_factory=dict)  # what this process wants lent, in order
 
     def address(self) -> tuple[str, int]:
         """The Broker's socket, and whose it must be."""
@@ -54,7 +56,14 @@ class Backend:
         if not self.socket:
             _program.start_broker()
             return
-        self._take(_reach(self.name))
+        self._take(_reach(self.name, [folder for folder in self.folders if os.path.exists(folder)]))
+
+    def lend(self, folders: Iterable[str]) -> None:
+        """Returns once boxes can have these folders of the host, read-only; a container may have to start again."""
+        if self.socket:
+            with _lock:
+                self.folders.update(dict.fromkeys(folders))
+            self.start()
 
     def shown(self) -> dict[str, str]:
         """What a receipt says about it."""
@@ -66,6 +75,11 @@ class Backend:
         if not here:
             return folder
         return os.path.join(there, _copy_support(folder, here))
+
+    def sees(self, path: str) -> str:
+        """A path of this host as the Broker sees it."""
+        here, there = self.support
+        return there + path[len(here) :] if here and path.startswith(here + "/") else path
 
     def _take(self, answer: dict[str, Any]) -> None:
         self.socket, self.uid = str(answer["socket"]), int(answer["uid"])
@@ -118,15 +132,15 @@ def _answers(path: str) -> bool:
     return True
 
 
-def _reach(name: str) -> dict[str, Any]:
+def _reach(name: str, folders: Iterable[str] = ()) -> dict[str, Any]:
     if name == "podman" and shutil.which("podman") is None:
         raise PodmanNotInstalledError(
             f'backend="podman" needs Podman, which is not installed\nhint: {_install_command()}, or use backend="auto"'
         )
     command = [_program.find_program(), "serve", "--backend", name, "--json"]
     prefix = _interpreter_prefix()
-    if prefix:
-        command += ["--lend", prefix]
+    for folder in (*([prefix] if prefix else ()), *folders):
+        command += ["--lend", folder]
     terminal = sys.stderr is not None and sys.stderr.isatty()
     try:
         done = subprocess.run(

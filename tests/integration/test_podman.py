@@ -208,6 +208,24 @@ def test_an_interpreter_outside_the_system_is_lent(name):
     assert one() == 1
 
 
+def test_environments_are_found_after_the_cache_was_removed(name, tmp_path):
+    """A container holds the folder that it was lent, not its name: one that is made anew is another."""
+    tmp_path.chmod(0o755)
+    script = tmp_path / "script.py"
+    script.write_text(
+        "from pctx_sandbox import sandbox\n\n\n"
+        "@sandbox(dependencies=['six'])\ndef which():\n    import six\n\n    return six.__name__\n\n\n"
+        "if __name__ == '__main__':\n    print(which())\n"
+    )
+    env = os.environ | {"PCTX_SANDBOX_CACHE_DIR": str(tmp_path / "cache")}
+    for _ in range(2):
+        done = subprocess.run([sys.executable, script], capture_output=True, text=True, timeout=300, env=env)
+        assert done.stdout == "six\n", done.stderr
+        shutil.rmtree(tmp_path / "cache")
+    podman("rm", "--force", name)  # the next one has none of it
+    assert one() == 1
+
+
 # --- what it has ------------------------------------------------------------------------------------------------------
 
 
