@@ -46,6 +46,7 @@ class Backend:
     lent: tuple[str, str] = ("", "")  # the same for copies of folders that calls lend
     notices: tuple[str, ...] = ()
     folders: dict[str, None] = dataclasses.field(default_factory=dict)  # what this process wants lent, in order
+    copied: set[str] = dataclasses.field(default_factory=set)  # our guest code
 
     def address(self) -> tuple[str, int]:
         """The Broker's socket, and whose it must be."""
@@ -57,6 +58,8 @@ class Backend:
             _program.start_broker()
             return
         self._take(_reach(self.name, [folder for folder in self.folders if os.path.exists(folder)]))
+        for folder in tuple(self.copied):
+            _copy_support(folder, self.support[0])  # who cleans up folders of the last login takes these along
 
     def lend(self, folders: Iterable[str]) -> None:
         """Returns once boxes can have these folders of the host, read-only; a container may have to start again."""
@@ -74,6 +77,9 @@ class Backend:
         here, there = self.support
         if not here:
             return folder
+        self.copied.add(folder)
+        if not os.path.isdir(here):
+            self.start()
         return os.path.join(there, _copy_support(folder, here))
 
     def sees(self, path: str) -> str:
@@ -240,14 +246,16 @@ def look_after(backend: Backend) -> None:
 
 
 def _expect_answer(sock: socket.socket) -> None:
-    """A container that is paused takes connections and says nothing; starting it again wakes it up."""
+    """A container that is paused takes connections and says nothing; one that `podman restart` started has no way to
+    the relay. Starting it again helps both."""
     sock.settimeout(ANSWER_SECONDS)
     try:
         sock.send(b'{"status": {}}')
-        if not sock.recv(1 << 17):
-            raise ConnectionRefusedError(errno.ECONNREFUSED, "it is leaving")
+        status = sock.recv(1 << 17)
     except (TimeoutError, ConnectionError, BrokenPipeError):
         raise ConnectionRefusedError(errno.ECONNREFUSED, "it does not answer") from None
+    if not status or b'"relay":false' in status:
+        raise ConnectionRefusedError(errno.ECONNREFUSED, "it is leaving, or has no relay")
     sock.settimeout(None)
 
 

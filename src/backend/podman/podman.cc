@@ -17,6 +17,7 @@
 #include <ctime>
 
 #include <fmt/format.h>
+#include <nlohmann/json.hpp>
 
 #include "backend/namespaces.h"
 #include "base/units.h"
@@ -54,7 +55,7 @@ Result<sys::Finished> podman(std::vector<std::string> words, int input = -1) {
   return sys::run_program(words, input, kMostWords, kPodmanPatience);
 }
 
-enum class Answer { yes, silence, nobody };
+enum class Answer { yes, no_relay, silence, nobody };
 
 // A container that is paused takes connections, and says nothing.
 Answer ask(const BrokerAddress& address, int millis) {
@@ -63,7 +64,10 @@ Answer ask(const BrokerAddress& address, int millis) {
   pollfd answer{broker->get(), POLLIN, 0};
   if (::poll(&answer, 1, millis) <= 0) return Answer::silence;
   wire::Packet packet;
-  return wire::receive(broker->get(), packet) == wire::Received::packet ? Answer::yes : Answer::nobody;
+  if (wire::receive(broker->get(), packet) != wire::Received::packet) return Answer::nobody;
+  // Somebody typed `podman restart`, or the process outside was killed: a way to the relay is had by a new start only.
+  const auto status = nlohmann::json::parse(packet.text, nullptr, false);
+  return status.is_object() && status.value("relay", true) ? Answer::yes : Answer::no_relay;
 }
 
 std::string image_of_the_user() {
@@ -312,7 +316,7 @@ Result<void> Agent::wait_for_broker() {
   const auto began = Clock::now();
   auto looked = began;
   while (Clock::now() - began < kBrokerPatience) {
-    if (ask_broker() == Answer::yes) return {};
+    if (const Answer answer = ask_broker(); answer == Answer::yes || answer == Answer::no_relay) return {};
     const timespec pause{0, 3'000'000};
     ::nanosleep(&pause, nullptr);
     if (Clock::now() - looked < std::chrono::seconds{2}) continue;
