@@ -9,6 +9,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from . import _program
+from ._backend import VARIABLE
 from ._environment import environment_for
 from ._settings import Settings, make_settings
 from .sandbubble.config import SandboxConfig
@@ -41,7 +42,7 @@ def run(
     settings = _settings(dependencies, disable_cache)
     _program.require_linux()
     backend = choose(warm)
-    environment = environment_for(settings, backend.name)
+    environment = environment_for(settings, backend.name if warm else os.environ.get(VARIABLE) or "auto")
     conf = SandboxConfig(
         venv_path=environment.path or _bare_virtualenv(environment.python, backend.support[0]),
         enable_network=allow_network is not None,

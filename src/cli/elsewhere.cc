@@ -137,7 +137,9 @@ Result<int> run_elsewhere(const backend::Choice& choice, const RunArguments& arg
   const backend::Backend& backend = *choice.backend;
   if (backend.execute == nullptr)
     return usage_error(fmt::format("the backend '{}' runs no commands", backend.name), "leave --backend out");
-  Prepared prepared = PCTX_TRY(resolve(arguments));
+  RunArguments here = arguments;
+  here.built_by = backend.name;
+  Prepared prepared = PCTX_TRY(resolve(here));
   Policy& policy = prepared.policy;
   PCTX_TRY(validate(policy));
   PCTX_TRY(refuse_what_it_cannot(policy, backend.name));

@@ -29,6 +29,7 @@ struct RunArguments {
   std::vector<std::string> command;
   bool literal = false;    // the command stood behind "--"
   bool may_build = false;  // an Environment that is missing is built
+  std::string built_by;    // the backend that builds it where this host cannot; empty: none
 };
 
 // Adds the options of `run` to `verb`, reads them into `arguments` and then calls `act`.
