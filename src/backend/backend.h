@@ -33,6 +33,7 @@ struct Reached {
   std::string lent_seen;
   std::vector<std::string> as_they_are;  // folders and files of the host that its boxes can have without a copy
   std::vector<std::string> notices;      // for people: what was built, what is not bounded
+  std::string limits;                    // what bounds all its boxes together, in words; empty: nothing
 };
 
 // One `pctx-sandbox` command inside.
