@@ -248,7 +248,8 @@ int reach_backend(const std::string& name, const backend::Wanted& wanted, bool a
                             {"uid", reached->address.uid.value_or(::geteuid())},
                             {"support", {reached->support, reached->support_seen}},
                             {"lent", {reached->lent, reached->lent_seen}},
-                            {"notices", reached->notices}}
+                            {"notices", reached->notices},
+                            {"limits", reached->limits}}
                            .dump());
     return 0;
   }

@@ -96,6 +96,45 @@ def test_the_next_call_works_after(name, command, connections):
     assert state(name) == "running"
 
 
+def relays_outside():
+    """Doors of containers, and the relays behind them, by pid."""
+    found = {}
+    for entry in Path("/proc").iterdir():
+        try:
+            if entry.name.isdigit() and entry.stat().st_uid == os.geteuid():
+                words = (entry / "comm").read_text().strip()
+                if words in ("pctx-door", "pctx-relay"):
+                    found[int(entry.name)] = words
+        except OSError:
+            continue
+    return found
+
+
+@pytest.mark.parametrize("loss", ["restart", "start", "door"])
+def test_a_lost_way_to_the_relay_is_found_again(name, loss):
+    """A container that somebody else started has none; nor has one whose door outside was killed."""
+
+    @sandbox(allow_network=["198.51.100.7:80"])
+    def named():
+        return "ran"
+
+    before = set(relays_outside())
+    podman("rm", "--force", name)
+    assert named() == "ran"
+    if loss == "restart":
+        podman("restart", "--time", "1", name)
+    elif loss == "start":
+        podman("stop", "--time", "2", name)
+        podman("start", name)
+    else:
+        for pid, words in relays_outside().items():
+            if pid not in before and words == "pctx-door":
+                os.kill(pid, 9)
+        assert wait_until(lambda: "pctx-door" not in [w for p, w in relays_outside().items() if p not in before])
+        _broker.close_all()
+    assert named() == "ran" and state(name) == "running"
+
+
 @pytest.mark.parametrize("connections", ["kept", "new"])
 def test_a_paused_container_is_woken_up(name, connections, skip_unless):
     assert one() == 1
@@ -138,6 +177,20 @@ def test_a_reboot_costs_no_second_image(name, place):
     (place / "image").unlink()
     assert one() == 1
     assert (place / "image").read_text() == before
+
+
+@pytest.mark.parametrize("container", ["removed", "running"])
+def test_its_folder_may_go_under_a_process_that_lives_on(name, place, tmp_path, container):
+    """A logout takes the runtime folder along; a container that still runs has a socket that nobody can find."""
+    assert one() == 1
+    lent = sandbox(mnt_dir=tmp_path)(lambda: __import__("pathlib").Path("/mnt/file").write_text("x"))
+    assert lent() == 1
+    if container == "removed":
+        podman("rm", "--force", name)
+    shutil.rmtree(place)
+    _broker.close_all()
+    assert one() == 1 and lent() == 1
+    assert (tmp_path / "file").read_text() == "x"
 
 
 def test_a_half_started_container_is_replaced(name, place):
@@ -205,6 +258,24 @@ def test_an_interpreter_outside_the_system_is_lent(name):
         assert done.stdout.strip() == str(python), done.stderr
     finally:
         shutil.rmtree(folder)
+    assert one() == 1
+
+
+def test_environments_are_found_after_the_cache_was_removed(name, tmp_path):
+    """A container holds the folder that it was lent, not its name: one that is made anew is another."""
+    tmp_path.chmod(0o755)
+    script = tmp_path / "script.py"
+    script.write_text(
+        "from pctx_sandbox import sandbox\n\n\n"
+        "@sandbox(dependencies=['six'])\ndef which():\n    import six\n\n    return six.__name__\n\n\n"
+        "if __name__ == '__main__':\n    print(which())\n"
+    )
+    env = os.environ | {"PCTX_SANDBOX_CACHE_DIR": str(tmp_path / "cache")}
+    for number in range(2):
+        done = subprocess.run([sys.executable, script], capture_output=True, text=True, timeout=300, env=env)
+        assert done.stdout == "six\n", done.stderr
+        (tmp_path / "cache").rename(tmp_path / f"removed-{number}")
+    podman("rm", "--force", name)  # the next one has none of it
     assert one() == 1
 
 
@@ -285,6 +356,27 @@ def test_its_ids_are_nobodys(inside):
 def test_it_has_limits_of_its_own(name, inside):
     limits = json.loads(podman("inspect", "--format", "json", name))[0]["HostConfig"]
     assert limits["Memory"] > 0 and limits["PidsLimit"] > 0 and limits["NanoCpus"] > 0
+
+
+def test_limits_of_the_container_are_named_or_refused(pctx, name, monkeypatch):
+    """Memory, CPUs, processes and disks. What the user names and Podman cannot set is an error, not a warning."""
+    monkeypatch.setenv("PCTX_SANDBOX_CONTAINER_LIMITS", "memory=1G,cpus=1,pids=512,io-read=50M,io-write=20M")
+    done = pctx("run", "-q", "--json", "--", "true")
+    if done.returncode == 125:
+        assert "may not set the container's limits" in done.stdout and "cgroup v2" in done.stdout, done.stdout
+        assert os.geteuid() != 0 and state(name) != "running"
+    else:
+        words = done.json()["receipt"]["backend"]["limits"]
+        assert words.startswith("memory 1 GiB, 1 CPUs, 512 processes, disks read 50 MiB a second"), words
+        limits = json.loads(podman("inspect", "--format", "json", name))[0]["HostConfig"]
+        assert (limits["Memory"], limits["NanoCpus"], limits["PidsLimit"]) == (1 << 30, 10**9, 512)
+        for direction, rate in (("Read", 50 << 20), ("Write", 20 << 20)):
+            assert {each["Rate"] for each in limits[f"BlkioDevice{direction}Bps"]} == {rate}
+    monkeypatch.setenv("PCTX_SANDBOX_CONTAINER_LIMITS", "memory=lots")
+    done = pctx("run", "--", "true")
+    assert done.returncode == 125 and "memory=lots" in done.stderr and "hint: write PCTX_SANDBOX_CON" in done.stderr
+    monkeypatch.delenv("PCTX_SANDBOX_CONTAINER_LIMITS")
+    assert one.run().receipt["backend"]["limits"].startswith(("memory ", "processes by an rlimit"))
 
 
 # --- without it -------------------------------------------------------------------------------------------------------

@@ -18,6 +18,7 @@ from .. import _program
 from ..client import Canceller
 from ..errors import SandboxStartupError
 from .config import make_policy, output_bytes
+from .elsewhere import sources
 from .engine import Engine
 from .request import CODE_PLACE, Request
 from .result import Ended
@@ -107,6 +108,8 @@ def _command(request: Request, policy_file: int, script: str) -> list[str]:
     if script:
         policy["files"]["ro"].append(f"{script}:{CODE_PLACE}")
         policy["identity"]["env"].setdefault("PYTHONPATH", "/mnt")
+    for source in sources(request.venv):
+        options += ["--lend", source]
     with open(policy_file, "wb", 0, closefd=False) as file:
         file.write(json.dumps(policy).encode())
     return [_program.find_program(), "run", *options, "--policy", "/dev/fd/3", "--", *request.command]

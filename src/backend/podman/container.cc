@@ -75,9 +75,8 @@ std::vector<std::string> container_arguments(const ContainerSpec& spec) {
   // Always said: some runtimes raise what is left open beyond what the caller may have, and fail.
   words.insert(words.end(), {"--ulimit", fmt::format("nofile={0}:{0}", spec.files), "--ulimit",
                              fmt::format("nproc={0}:{0}", spec.processes), "--ulimit", "core=0:0"});
-  if (spec.memory != 0)
-    words.insert(words.end(), {"--memory", fmt::format("{}b", spec.memory), "--cpus", std::to_string(spec.cpus),
-                               "--pids-limit", std::to_string(spec.processes)});
+  const std::vector<std::string> limits = limit_arguments(spec.limits, spec.disks);
+  words.insert(words.end(), limits.begin(), limits.end());
   if (spec.own_image) {
     for (const HostPath& entry : spec.system)
       if (entry.kind == PathKind::directory || entry.kind == PathKind::file)
@@ -85,8 +84,7 @@ std::vector<std::string> container_arguments(const ContainerSpec& spec) {
   } else {
     add_bind(words, spec.program, kProgramInside, "ro");
   }
-  for (const std::string& folder : spec.lent) add_bind(words, folder, folder, "ro");
-  if (!spec.environments.empty()) add_bind(words, spec.environments, spec.environments, "ro");
+  for (const LentFolder& folder : spec.lent) add_bind(words, folder.path, folder.path, "ro");
   if (!spec.store.empty()) {
     add_bind(words, spec.store, spec.store, "rw");
     words.insert(words.end(), {"--env", fmt::format("PCTX_SANDBOX_CACHE_DIR={}", spec.store)});

@@ -17,6 +17,7 @@
 #include <ctime>
 
 #include <fmt/format.h>
+#include <nlohmann/json.hpp>
 
 #include "backend/namespaces.h"
 #include "base/units.h"
@@ -31,17 +32,10 @@
 namespace pctx::backend::podman {
 namespace {
 
-constexpr Millis kPodmanPatience{120'000}, kBrokerPatience{30'000};
+constexpr Millis kBrokerPatience{30'000};
 constexpr int kAnswerMillis = 3000, kBusyMillis = 30'000;
-constexpr std::size_t kMostWords = 64_KiB;
 constexpr std::uint64_t kMostFiles = 65536, kMostProcesses = 16384;
 constexpr const char* kStampLabel = "pctx-sandbox-program";
-
-std::string user_name() {
-  for (const char* name : {"USER", "LOGNAME"})
-    if (const char* value = std::getenv(name); value != nullptr && *value != '\0') return value;
-  return fmt::format("#{}", ::geteuid());
-}
 
 Result<std::string> podman_program() {
   std::string found = sys::find_program("podman");
@@ -54,7 +48,7 @@ Result<sys::Finished> podman(std::vector<std::string> words, int input = -1) {
   return sys::run_program(words, input, kMostWords, kPodmanPatience);
 }
 
-enum class Answer { yes, silence, nobody };
+enum class Answer { yes, no_relay, silence, nobody };
 
 // A container that is paused takes connections, and says nothing.
 Answer ask(const BrokerAddress& address, int millis) {
@@ -63,12 +57,28 @@ Answer ask(const BrokerAddress& address, int millis) {
   pollfd answer{broker->get(), POLLIN, 0};
   if (::poll(&answer, 1, millis) <= 0) return Answer::silence;
   wire::Packet packet;
-  return wire::receive(broker->get(), packet) == wire::Received::packet ? Answer::yes : Answer::nobody;
+  if (wire::receive(broker->get(), packet) != wire::Received::packet) return Answer::nobody;
+  // Somebody typed `podman restart`, or the process outside was killed: a way to the relay is had by a new start only.
+  const auto status = nlohmann::json::parse(packet.text, nullptr, false);
+  return status.is_object() && status.value("relay", true) ? Answer::yes : Answer::no_relay;
 }
 
 std::string image_of_the_user() {
   const char* named = std::getenv("PCTX_SANDBOX_IMAGE");
   return named != nullptr ? named : "";
+}
+
+std::string limits_of_the_user() {
+  const char* named = std::getenv("PCTX_SANDBOX_CONTAINER_LIMITS");
+  return named != nullptr ? named : "";
+}
+
+Error limits_refused(std::string_view words) {
+  const std::string said{words.substr(0, std::min<std::size_t>(words.size(), 600))};
+  return unavailable(
+      fmt::format("Podman may not set the container's limits for this user (it says: {})",
+                  said.substr(0, said.find_last_not_of('\n') + 1)),
+      "unset PCTX_SANDBOX_CONTAINER_LIMITS; limits without root take cgroup v2 with delegated controllers");
 }
 
 // Copies for callers that were killed: nobody else knows of them.
@@ -104,18 +114,15 @@ std::string program_stamp(const std::string& version) {
                      status.st_mtim.tv_nsec);
 }
 
-std::vector<std::string> noted_folders(const Place& place) {
-  std::vector<std::string> folders;
-  const std::string text = read_note(place, "lent-folders");
-  for (std::string_view line : sys::split(text, '\n'))
-    if (!line.empty()) folders.emplace_back(line);
-  return folders;
+// Where this caller's Environments are; empty if a container cannot have them.
+std::string store_folder() {
+  const auto store = env::Store::open();
+  return store && store->folder().find_first_of(":,\n") == std::string::npos ? store->folder() : "";
 }
 
-bool covers(const std::vector<std::string>& folders, const std::string& wanted) {
-  return std::any_of(folders.begin(), folders.end(), [&](const std::string& folder) {
-    return wanted == folder || (wanted.starts_with(folder) && wanted[folder.size()] == '/');
-  });
+// What the host lends every container; an image of the user's own has a system of its own.
+std::vector<HostPath> lent_system() {
+  return image_of_the_user().empty() ? probe_host().system : std::vector<HostPath>{};
 }
 
 class Agent {
@@ -135,7 +142,7 @@ class Agent {
   Result<ContainerSpec> specify();
   Result<std::string> have_image(bool afresh);
   Result<void> wait_for_broker();
-  Result<std::vector<std::string>> lent_folders() const;
+  std::vector<LentFolder> noted_folders() const { return read_folders(read_note(place_, "lent-folders")); }
 
   Place place_;
   const Wanted& wanted_;
@@ -145,14 +152,26 @@ class Agent {
 };
 
 Reached Agent::reached() const {
-  return {address_, place_.support, kSupportInside, place_.lent, kLentInside, notices_};
+  Reached reached{.address = address_, .support = place_.support, .support_seen = kSupportInside, .lent = place_.lent};
+  reached.lent_seen = kLentInside;
+  for (const LentFolder& each : noted_folders()) reached.as_they_are.push_back(each.path);
+  for (const HostPath& each : lent_system())
+    if (each.kind == PathKind::directory) reached.as_they_are.push_back(each.path);
+  reached.notices = notices_;
+  reached.limits = read_note(place_, "limits");
+  return reached;
 }
 
 bool Agent::has_what_is_wanted() const {
-  if (read_note(place_, "image-of-the-user") != image_of_the_user()) return false;
-  const std::vector<std::string> folders = noted_folders(place_);
-  return std::all_of(wanted_.lent.begin(), wanted_.lent.end(),
-                     [&](const std::string& each) { return covers(folders, each); });
+  if (read_note(place_, "image-of-the-user") != image_of_the_user() ||
+      read_note(place_, "limits-of-the-user") != limits_of_the_user())
+    return false;
+  const std::vector<LentFolder> folders = noted_folders();
+  const std::vector<HostPath> system = lent_system();
+  const auto has = [&](const std::string& each) { return has_folder(folders, system, each); };
+  const std::string store = store_folder();
+  if (!store.empty() && !has(store + "/env") && !has(store + "/podman")) return false;
+  return std::all_of(wanted_.lent.begin(), wanted_.lent.end(), has);
 }
 
 Result<Reached> Agent::reach() {
@@ -180,20 +199,6 @@ Result<void> Agent::revive() {
   const auto done = PCTX_TRY(podman::podman({"unpause", place_.container}));
   if (done.status != 0) return explain_failure(done.err, user_name());
   return {};
-}
-
-Result<std::vector<std::string>> Agent::lent_folders() const {
-  // What earlier callers needed stays: the container is theirs too.
-  std::vector<std::string> folders = noted_folders(place_);
-  std::erase_if(folders, [](const std::string& folder) { return ::access(folder.c_str(), R_OK | X_OK) != 0; });
-  for (const std::string& folder : wanted_.lent) {
-    if (covers(folders, folder)) continue;
-    if (!folder.starts_with('/') || folder == "/" || folder.find_first_of(":,\n") != std::string::npos)
-      return usage_error(fmt::format("{} cannot be lent to the container: its name", folder),
-                         "use an interpreter in a folder whose path has no colon, comma or line end");
-    folders.push_back(folder);
-  }
-  return folders;
 }
 
 // The id of the image for this program; made if there is none, or if it is an older one.
@@ -247,28 +252,35 @@ Result<ContainerSpec> Agent::specify() {
     spec.program = self.data();
   }
   spec.system = probe_host().system;
-  spec.lent = PCTX_TRY(lent_folders());
-  if (const auto store = env::Store::open(); store && store->folder().find_first_of(":,") == std::string::npos) {
+  std::vector<std::string> wanted = wanted_.lent;
+  if (const std::string store = store_folder(); !store.empty()) {
     if (look_at_namespaces().usable) {
-      spec.environments = store->folder() + "/env";
+      wanted.push_back(store + "/env");
       // Below a folder that others cannot enter; the container's user must find its way to one Environment.
-      if (place_.rootful) (void)::chmod(spec.environments.c_str(), 0711);
+      if (place_.rootful) (void)::chmod(wanted.back().c_str(), 0711);
     } else {
       // Nobody outside can build in a box: they are built in the container, in a folder that is the container's.
-      spec.store = store->folder() + "/podman";
+      spec.store = store + "/podman";
       (void)::mkdir(spec.store.c_str(), 0700);
       if (place_.rootful && ::lchown(spec.store.c_str(), place_.uid, place_.gid) != 0)
         return os_error(fmt::format("cannot prepare {}", spec.store));
     }
   }
+  spec.lent = PCTX_TRY(folders_to_lend(noted_folders(), lent_system(), wanted));
+  std::erase_if(spec.lent, [&](const LentFolder& each) { return each.path == spec.store; });
   rlimit files{}, processes{};
   (void)::getrlimit(RLIMIT_NOFILE, &files);
   (void)::getrlimit(RLIMIT_NPROC, &processes);
   spec.files = std::min<std::uint64_t>(files.rlim_max, kMostFiles);
   spec.processes = std::min<std::uint64_t>(processes.rlim_max, kMostProcesses);
   struct sysinfo machine {};
-  if (::sysinfo(&machine) == 0) spec.memory = std::uint64_t{machine.totalram} * machine.mem_unit / 4 * 3;
-  spec.cpus = static_cast<unsigned>(std::max(1L, ::sysconf(_SC_NPROCESSORS_ONLN)));
+  ContainerLimits limits;
+  if (::sysinfo(&machine) == 0) limits.memory = std::uint64_t{machine.totalram} * machine.mem_unit / 4 * 3;
+  limits.cpus = static_cast<std::uint32_t>(std::max(1L, ::sysconf(_SC_NPROCESSORS_ONLN))) * 1000;
+  limits.pids = spec.processes;
+  spec.limits = PCTX_TRY(read_limits(limits_of_the_user(), limits));
+  spec.processes = std::min(spec.processes, spec.limits.pids);
+  spec.disks = disks_of_the_host();
   std::uint64_t word = 0;
   if (::getrandom(&word, sizeof word, 0) != sizeof word) return os_error("no random numbers");
   spec.door = fmt::format("door-{:016x}.sock", word);
@@ -285,6 +297,13 @@ Result<void> Agent::start() {
     net::Door door = PCTX_TRY(net::Door::open(sys::join(place_.run, spec.door), place_.uid, place_.gid));
     const auto done = PCTX_TRY(sys::run_program(container_arguments(spec), -1, kMostWords, kPodmanPatience));
     if (done.status == 0) {
+      if (leaves_limits_out(done.err)) {
+        if (spec.limits.named) {
+          (void)podman::podman({"rm", "--force", "--ignore", place_.container});
+          return limits_refused(done.err);
+        }
+        spec.limits.none = true;
+      }
       PCTX_TRY(net::Door::serve_behind(std::move(door)));
       break;
     }
@@ -299,19 +318,24 @@ Result<void> Agent::start() {
     } else if (trouble == Trouble::in_the_way) {
       // Half removed, or being removed: Podman's own clean-up runs beside us.
       (void)podman::podman({"rm", "--force", "--ignore", place_.container});
-    } else if (trouble == Trouble::no_limits && spec.memory != 0) {
-      spec.memory = 0;
-      notices_.push_back("the container has no limits of its own: Podman may not set cgroups for this user");
+    } else if (trouble == Trouble::no_limits && spec.limits.named) {
+      return limits_refused(done.err);
+    } else if (trouble == Trouble::no_limits && !spec.limits.none) {
+      spec.limits.none = true;
     } else {
       return explain_failure(done.err, user_name());
     }
   }
+  if (spec.limits.none)
+    notices_.push_back("the container has no limits of its own: Podman may not set cgroups for this user");
   // The image before has no name any more, and no container of ours.
   if (!stale_.empty()) (void)podman::podman({"rmi", stale_});
-  std::string folders;
-  for (const std::string& folder : spec.lent) folders += folder + "\n";
+  std::string folders = write_folders(spec.lent);
+  if (!spec.store.empty()) folders += write_folders(PCTX_TRY(folders_to_lend({}, {}, {spec.store})));
   PCTX_TRY(write_note(place_, "lent-folders", folders));
   PCTX_TRY(write_note(place_, "image-of-the-user", image_of_the_user()));
+  PCTX_TRY(write_note(place_, "limits-of-the-user", limits_of_the_user()));
+  PCTX_TRY(write_note(place_, "limits", shown_limits(spec.limits)));
   return wait_for_broker();
 }
 
@@ -320,7 +344,7 @@ Result<void> Agent::wait_for_broker() {
   const auto began = Clock::now();
   auto looked = began;
   while (Clock::now() - began < kBrokerPatience) {
-    if (ask_broker() == Answer::yes) return {};
+    if (const Answer answer = ask_broker(); answer == Answer::yes || answer == Answer::no_relay) return {};
     const timespec pause{0, 3'000'000};
     ::nanosleep(&pause, nullptr);
     if (Clock::now() - looked < std::chrono::seconds{2}) continue;
@@ -339,32 +363,5 @@ Result<void> Agent::wait_for_broker() {
 }  // namespace
 
 Result<Reached> reach(const Wanted& wanted) { return Agent{PCTX_TRY(find_place()), wanted}.reach(); }
-
-Standing look() {
-  const std::string program = sys::find_program("podman");
-  if (program.empty()) return {false, "Podman is not installed", install_command()};
-  const auto info = sys::run_program(
-      {program, "info", "--format",
-       "{{.Version.Version}} {{.Host.OCIRuntime.Name}} {{.Host.CgroupsVersion}} {{.Host.CgroupManager}}"},
-      -1, kMostWords, kPodmanPatience);
-  if (!info) return {false, info.error().what, info.error().hint};
-  if (info->status != 0) {
-    const Error error = explain_failure(info->err, user_name());
-    return {false, error.what, error.hint};
-  }
-  const auto words = sys::split(std::string_view{info->out}.substr(0, info->out.find('\n')), ' ');
-  if (words.size() < 4) return {false, fmt::format("'podman info' says '{}'", info->out), "try it by hand"};
-  if (::geteuid() != 0) {
-    const HostFeatures host = probe_host();
-    if (!host.subuid || !host.subgid) {
-      const Error error = explain_failure("no subuid ranges found", user_name());
-      return {false, error.what, error.hint};
-    }
-  }
-  return {true,
-          fmt::format("Podman {}, {}, with {}, cgroup {} ({})", words[0], ::geteuid() == 0 ? "as root" : "rootless",
-                      words[1], words[2], words[3]),
-          ""};
-}
 
 }  // namespace pctx::backend::podman
