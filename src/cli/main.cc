@@ -80,6 +80,7 @@ int main(int argc, char** argv) {  // NOLINT(bugprone-exception-escape)
   add_serve(app, words, status);
   add_sandbubble(app, status);
   add_lend(app, status);
+  add_carry(app, words, status);
   add_completions(app, status);
   app.add_subcommand("help", "Print this help")->callback([&] { fmt::print("{}", app.help()); });
   try {
