@@ -21,6 +21,7 @@ import sys
 import tempfile
 import threading
 import time
+from collections.abc import Iterable
 from typing import Any
 
 from . import _program
@@ -44,6 +45,8 @@ class Backend:
     support: tuple[str, str] = ("", "")  # a folder for our guest code, and how the Broker sees it
     lent: tuple[str, str] = ("", "")  # the same for copies of folders that calls lend
     notices: tuple[str, ...] = ()
+    folders: dict[str, None] = dataclasses.field(default_factory=dict)  # what this process wants lent, in order
+    copied: set[str] = dataclasses.field(default_factory=set)  # our guest code
 
     def address(self) -> tuple[str, int]:
         """The Broker's socket, and whose it must be."""
@@ -54,7 +57,16 @@ class Backend:
         if not self.socket:
             _program.start_broker()
             return
-        self._take(_reach(self.name))
+        self._take(_reach(self.name, [folder for folder in self.folders if os.path.exists(folder)]))
+        for folder in tuple(self.copied):
+            _copy_support(folder, self.support[0])  # who cleans up folders of the last login takes these along
+
+    def lend(self, folders: Iterable[str]) -> None:
+        """Returns once boxes can have these folders of the host, read-only; a container may have to start again."""
+        if self.socket:
+            with _lock:
+                self.folders.update(dict.fromkeys(folders))
+            self.start()
 
     def shown(self) -> dict[str, str]:
         """What a receipt says about it."""
@@ -65,7 +77,15 @@ class Backend:
         here, there = self.support
         if not here:
             return folder
+        self.copied.add(folder)
+        if not os.path.isdir(here):
+            self.start()
         return os.path.join(there, _copy_support(folder, here))
+
+    def sees(self, path: str) -> str:
+        """A path of this host as the Broker sees it."""
+        here, there = self.support
+        return there + path[len(here) :] if here and path.startswith(here + "/") else path
 
     def _take(self, answer: dict[str, Any]) -> None:
         self.socket, self.uid = str(answer["socket"]), int(answer["uid"])
@@ -118,15 +138,15 @@ def _answers(path: str) -> bool:
     return True
 
 
-def _reach(name: str) -> dict[str, Any]:
+def _reach(name: str, folders: Iterable[str] = ()) -> dict[str, Any]:
     if name == "podman" and shutil.which("podman") is None:
         raise PodmanNotInstalledError(
             f'backend="podman" needs Podman, which is not installed\nhint: {_install_command()}, or use backend="auto"'
         )
     command = [_program.find_program(), "serve", "--backend", name, "--json"]
     prefix = _interpreter_prefix()
-    if prefix:
-        command += ["--lend", prefix]
+    for folder in (*([prefix] if prefix else ()), *folders):
+        command += ["--lend", folder]
     terminal = sys.stderr is not None and sys.stderr.isatty()
     try:
         done = subprocess.run(
@@ -226,14 +246,16 @@ def look_after(backend: Backend) -> None:
 
 
 def _expect_answer(sock: socket.socket) -> None:
-    """A container that is paused takes connections and says nothing; starting it again wakes it up."""
+    """A container that is paused takes connections and says nothing; one that `podman restart` started has no way to
+    the relay. Starting it again helps both."""
     sock.settimeout(ANSWER_SECONDS)
     try:
         sock.send(b'{"status": {}}')
-        if not sock.recv(1 << 17):
-            raise ConnectionRefusedError(errno.ECONNREFUSED, "it is leaving")
+        status = sock.recv(1 << 17)
     except (TimeoutError, ConnectionError, BrokenPipeError):
         raise ConnectionRefusedError(errno.ECONNREFUSED, "it does not answer") from None
+    if not status or b'"relay":false' in status:
+        raise ConnectionRefusedError(errno.ECONNREFUSED, "it is leaving, or has no relay")
     sock.settimeout(None)
 
 

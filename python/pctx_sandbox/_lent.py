@@ -24,11 +24,11 @@ from .errors import SandboxError, SandboxStartupError
 class LentFolder:
     """One folder of one process, and the place of its copy: Workers that wait have that place already."""
 
-    def __init__(self, folder: str, backend: Backend) -> None:
+    def __init__(self, folder: str, backend: Backend, kind: str = "call") -> None:
         self._folder = folder
         self._backend = backend
         self._lock = threading.Lock()
-        name = f"call-{os.getpid()}-{hashlib.sha256(folder.encode()).hexdigest()[:16]}"
+        name = f"{kind}-{os.getpid()}-{hashlib.sha256(folder.encode()).hexdigest()[:16]}"
         self._copy = os.path.join(backend.lent[0], name)
         self.seen = os.path.join(backend.lent[1], name)
         self._make()
@@ -38,6 +38,9 @@ class LentFolder:
         os.makedirs(self._copy, 0o700, exist_ok=True)
         if os.geteuid() == 0:
             os.chown(self._copy, self._backend.uid, self._backend.uid)
+
+    def remove(self) -> None:
+        shutil.rmtree(self._copy, ignore_errors=True)
 
     @contextlib.contextmanager
     def lend(self) -> Iterator[dict[str, Any]]:
@@ -92,6 +95,7 @@ class LentFolder:
 
 _lock = threading.Lock()
 _folders: dict[tuple[str, str], LentFolder] = {}
+_in_use: dict[tuple[str, str], tuple[LentFolder, int]] = {}  # and by how many runs
 
 
 def lent_folder(folder: str, backend: Backend) -> LentFolder:
@@ -103,16 +107,37 @@ def lent_folder(folder: str, backend: Backend) -> LentFolder:
     return known
 
 
+@contextlib.contextmanager
+def lend_once(folder: str, backend: Backend) -> Iterator[tuple[str, dict[str, Any]]]:
+    """For folders that are lent to one run and seldom again: their copies do not stay. As the Broker sees it, and what
+    changed, once the run is over."""
+    with _lock:
+        key = (backend.name, folder)
+        lent, users = _in_use.get(key) or (LentFolder(folder, backend, "script"), 0)
+        _in_use[key] = lent, users + 1
+    try:
+        with lent.lend() as changed:
+            yield lent.seen, changed
+    finally:
+        with _lock:
+            lent, users = _in_use.pop(key, (lent, 1))
+            if users > 1:
+                _in_use[key] = lent, users - 1
+            else:
+                lent.remove()
+
+
 def _remove_all(owner: int = os.getpid()) -> None:
     if os.getpid() == owner:
-        for each in _folders.values():
-            shutil.rmtree(each._copy, ignore_errors=True)
+        for each in (*_folders.values(), *(lent for lent, _ in _in_use.values())):
+            each.remove()
 
 
 def _after_fork() -> None:
     global _lock
     _lock = threading.Lock()
     _folders.clear()
+    _in_use.clear()
 
 
 atexit.register(_remove_all)

@@ -9,9 +9,11 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from . import _program
+from ._backend import VARIABLE
 from ._environment import environment_for
 from ._settings import Settings, make_settings
 from .sandbubble.config import SandboxConfig
+from .sandbubble.elsewhere import choose
 from .sandbubble.request import make_request
 from .sandbubble.result import ScriptResult
 from .sandbubble.run import run_request
@@ -39,9 +41,10 @@ def run(
     """
     settings = _settings(dependencies, disable_cache)
     _program.require_linux()
-    environment = environment_for(settings, "namespaces")
+    backend = choose(warm)
+    environment = environment_for(settings, backend.name if warm else os.environ.get(VARIABLE) or "auto")
     conf = SandboxConfig(
-        venv_path=environment.path or _bare_virtualenv(environment.python),
+        venv_path=environment.path or _bare_virtualenv(environment.python, backend.support[0]),
         enable_network=allow_network is not None,
         allow_network=allow_network,
         network_private=network_private,
@@ -81,13 +84,15 @@ def _settings(dependencies: Iterable[str] | None, disable_cache: bool) -> Settin
     )
 
 
-def _bare_virtualenv(python: str) -> str:
-    """A virtualenv of this interpreter with no package in it: without one, a script would see the system's."""
+def _bare_virtualenv(python: str, folder: str) -> str:
+    """A virtualenv of this interpreter with no package in it: without one, a script would see the system's. It lies in
+    the folder, where a container has one for our code, else beside the Broker's socket."""
     import sys
 
-    socket = _program.socket_path()
-    _program.check_folder(socket)
-    folder = os.path.dirname(socket)
+    if not folder:
+        socket = _program.socket_path()
+        _program.check_folder(socket)
+        folder = os.path.dirname(socket)
     os.makedirs(folder, mode=0o700, exist_ok=True)
     version = f"{sys.version_info.major}.{sys.version_info.minor}"
     name = hashlib.sha256(f"{python}\n{sys.version}".encode()).hexdigest()[:16]

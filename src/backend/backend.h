@@ -31,7 +31,8 @@ struct Reached {
   std::string support_seen;  // the same folder as the Broker sees it
   std::string lent;          // folder for copies of lent folders on the host; empty: they are lent as they are
   std::string lent_seen;
-  std::vector<std::string> notices;  // for people: what was built, what is not bounded
+  std::vector<std::string> as_they_are;  // folders and files of the host that its boxes can have without a copy
+  std::vector<std::string> notices;      // for people: what was built, what is not bounded
 };
 
 // One `pctx-sandbox` command inside.

@@ -171,8 +171,9 @@ bool is_ready(const Diagnosis& diagnosis) {
   return true;
 }
 
-std::string verdict(const Diagnosis& diagnosis) {
-  if (is_ready(diagnosis)) return "ready: a box runs here with every required layer";
+namespace {
+
+std::string first_thing_to_do(const Diagnosis& diagnosis) {
   for (const Remedy& remedy : remedies(diagnosis.facts)) {
     if (!remedy.blocks) continue;
     const auto lines = typed(remedy, diagnosis.facts);
@@ -183,6 +184,15 @@ std::string verdict(const Diagnosis& diagnosis) {
     return fmt::format("not ready: {}{}{}", diagnosis.trial.failure->what,
                        diagnosis.trial.failure->hint.empty() ? "" : "; ", diagnosis.trial.failure->hint);
   return "not ready: the box that was tried did not end as it should";
+}
+
+}  // namespace
+
+std::string verdict(const Diagnosis& diagnosis) {
+  if (is_ready(diagnosis)) return "ready: a box runs here with every required layer";
+  const bool elsewhere = !diagnosis.chosen.empty() && diagnosis.chosen != "namespaces";
+  return first_thing_to_do(diagnosis) +
+         (elsewhere ? fmt::format("; meanwhile 'auto' is the backend {}", diagnosis.chosen) : "");
 }
 
 std::string report_text(const Diagnosis& diagnosis, bool colour) {

@@ -3,7 +3,10 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cstdio>
+#include <cstdlib>
+#include <memory>
 
 #include <fmt/format.h>
 
@@ -88,11 +91,11 @@ Result<std::string> lend_copy(const Stage& stage, const std::string& source, boo
   return stage.there(name);
 }
 
-Result<void> bring_back(std::vector<Lent>& lent) {
+Result<void> bring_back(std::vector<Lent>& lent, bool quiet) {
   for (Lent& each : lent) {
     if (each.folder) {
       const FolderChanges changes = PCTX_TRY(each.folder->bring_back());
-      for (const SkippedPath& skipped : changes.skipped)
+      for (const SkippedPath& skipped : quiet ? std::vector<SkippedPath>{} : changes.skipped)
         say(fmt::format("not brought back: {} ({})", printable_path(skipped.path), skipped.reason));
     }
     if (each.file.empty()) continue;
@@ -102,6 +105,16 @@ Result<void> bring_back(std::vector<Lent>& lent) {
     PCTX_TRY(sys::write_all(to.get(), bytes));
   }
   return {};
+}
+
+std::string real_path(const std::string& path) {
+  const std::unique_ptr<char, decltype(&std::free)> real{::realpath(path.c_str(), nullptr), &std::free};
+  return real ? real.get() : "";
+}
+
+bool has_as_it_is(const backend::Reached& reached, const std::string& path) {
+  return std::any_of(reached.as_they_are.begin(), reached.as_they_are.end(),
+                     [&](const std::string& each) { return is_below(path, each); });
 }
 
 Result<void> write_file(const std::string& path, std::string_view text, mode_t mode) {
@@ -124,7 +137,9 @@ Result<int> run_elsewhere(const backend::Choice& choice, const RunArguments& arg
   const backend::Backend& backend = *choice.backend;
   if (backend.execute == nullptr)
     return usage_error(fmt::format("the backend '{}' runs no commands", backend.name), "leave --backend out");
-  Prepared prepared = PCTX_TRY(resolve(arguments));
+  RunArguments here = arguments;
+  here.built_by = backend.name;
+  Prepared prepared = PCTX_TRY(resolve(here));
   Policy& policy = prepared.policy;
   PCTX_TRY(validate(policy));
   PCTX_TRY(refuse_what_it_cannot(policy, backend.name));
@@ -136,7 +151,7 @@ Result<int> run_elsewhere(const backend::Choice& choice, const RunArguments& arg
         PCTX_TRY(sys::open_at(AT_FDCWD, *arguments.report, O_WRONLY | O_CREAT | O_TRUNC | O_NOFOLLOW | O_NOCTTY, 0644));
 
   // What resolving added is there by itself: Environments, and the interpreter's prefix, which is asked for.
-  backend::Wanted wanted{PCTX_VERSION, {}};
+  backend::Wanted wanted{PCTX_VERSION, arguments.lend};
   const auto given = PCTX_TRY(to_policy(arguments)).binds.size();
   const auto store = env::Store::open();
   const auto is_there = [&](std::size_t i) { return i >= given && !policy.binds[i].target.starts_with("/script/"); };
@@ -148,9 +163,14 @@ Result<int> run_elsewhere(const backend::Choice& choice, const RunArguments& arg
   const Stage stage = PCTX_TRY(Stage::make(reached));
   std::vector<Lent> lent;
   if (policy.mnt) policy.mnt = PCTX_TRY(lend_copy(stage, *policy.mnt, true, lent));
-  for (std::size_t i = 0; i < policy.binds.size(); ++i)
-    if (!is_there(i))
-      policy.binds[i].source = PCTX_TRY(lend_copy(stage, policy.binds[i].source, policy.binds[i].writable, lent));
+  for (std::size_t i = 0; i < policy.binds.size(); ++i) {
+    if (is_there(i)) continue;
+    Bind& bind = policy.binds[i];
+    if (const std::string real = bind.writable ? "" : real_path(bind.source); has_as_it_is(reached, real))
+      bind.source = real;
+    else
+      bind.source = PCTX_TRY(lend_copy(stage, bind.source, bind.writable, lent));
+  }
   if (policy.seccomp) policy.seccomp = PCTX_TRY(lend_copy(stage, *policy.seccomp, false, lent));
   PCTX_TRY(write_file(stage.here("policy.json"), policy_to_json(policy), 0644));
   const std::string written = stage.here("report.json");
@@ -170,7 +190,7 @@ Result<int> run_elsewhere(const backend::Choice& choice, const RunArguments& arg
   command.words.insert(command.words.end(), prepared.command.argv.begin(), prepared.command.argv.end());
   command.variables = {{"PCTX_SANDBOX_INSIDE", fmt::format("{} {}", backend.name, choice.reason)}};
   const int status = PCTX_TRY(backend.execute(wanted, command));
-  PCTX_TRY(bring_back(lent));
+  PCTX_TRY(bring_back(lent, arguments.quiet));
   if (report) {
     const Fd from = PCTX_TRY(sys::open_at(AT_FDCWD, written, O_RDONLY | O_NOFOLLOW | O_NONBLOCK));
     const std::string text = PCTX_TRY(sys::read_all(from.get(), kMostReport));

@@ -72,27 +72,17 @@ Result<int> build(EnvArguments& arguments) {
   return 0;
 }
 
-// Environments are shared with the containers of other backends, which have them read-only. Where this host cannot
-// build one in a box, it is built in there.
-Result<int> build_where_it_can_be(EnvArguments& arguments, const Words& words) {
-  if (arguments.backend.empty()) return build(arguments);
-  const backend::Choice choice = PCTX_TRY(backend::choose(arguments.backend));
-  if (choice.backend->execute == nullptr || PCTX_TRY(backend::find("namespaces"))->look().usable)
-    return build(arguments);
-  const std::string python = arguments.request.python.empty() ? "/usr/bin/python3" : arguments.request.python;
-  const std::string uv = PCTX_TRY(env::find_uv(python));
-  const std::string tools = uv.substr(0, uv.rfind('/'));
-  backend::Wanted wanted{PCTX_VERSION, {tools}};
-  if (const std::size_t bin = python.rfind("/bin/"); !python.starts_with("/usr/") && bin != std::string::npos)
-    wanted.lent.push_back(python.substr(0, bin));
+// The same line in the container of a backend.
+Result<int> run_inside_of(const backend::Choice& choice, const Words& words, backend::Wanted wanted,
+                          const std::string& tools) {
   backend::Command command;
   command.network = true;
   for (std::size_t i = 0; i < words.all.size(); ++i)
     if (words.all[i] == "--backend")
       ++i;
-    else
+    else if (!words.all[i].starts_with("--backend="))
       command.words.push_back(words.all[i]);
-  command.variables = {{"PATH", fmt::format("{}:/usr/local/bin:/usr/bin:/bin", tools)}};
+  if (!tools.empty()) command.variables = {{"PATH", fmt::format("{}:/usr/local/bin:/usr/bin:/bin", tools)}};
   // Where packages come from on this host.
   for (char** each = environ; *each != nullptr; ++each) {
     const std::string_view variable = *each;
@@ -102,6 +92,34 @@ Result<int> build_where_it_can_be(EnvArguments& arguments, const Words& words) {
         command.variables.emplace_back(variable.substr(0, equal), variable.substr(equal + 1));
   }
   return choice.backend->execute(wanted, command);
+}
+
+// Environments are shared with the containers of other backends, which have them read-only. Where this host cannot
+// build one in a box, they are built in there, and are there.
+Result<bool> are_elsewhere(const backend::Choice& choice) {
+  return choice.backend->execute != nullptr && !PCTX_TRY(backend::find("namespaces"))->look().usable;
+}
+
+Result<int> build_where_it_can_be(EnvArguments& arguments, const Words& words) {
+  if (arguments.backend.empty()) return build(arguments);
+  const backend::Choice choice = PCTX_TRY(backend::choose(arguments.backend));
+  if (!PCTX_TRY(are_elsewhere(choice))) return build(arguments);
+  const std::string python = arguments.request.python.empty() ? "/usr/bin/python3" : arguments.request.python;
+  const std::string uv = PCTX_TRY(env::find_uv(python));
+  const std::string tools = uv.substr(0, uv.rfind('/'));
+  backend::Wanted wanted{PCTX_VERSION, {tools}};
+  if (const std::size_t bin = python.rfind("/bin/"); !python.starts_with("/usr/") && bin != std::string::npos)
+    wanted.lent.push_back(python.substr(0, bin));
+  return run_inside_of(choice, words, std::move(wanted), tools);
+}
+
+// `list`, `show` and `prune`: of this host's store, or of the container's.
+Result<int> look_where_they_are(const EnvArguments& arguments, const Words& words,
+                                Result<int> (*look)(const EnvArguments&)) {
+  if (arguments.backend.empty()) return look(arguments);
+  const backend::Choice choice = PCTX_TRY(backend::choose(arguments.backend));
+  if (!PCTX_TRY(are_elsewhere(choice))) return look(arguments);
+  return run_inside_of(choice, words, {PCTX_VERSION, {}}, "");
 }
 
 std::string when(std::int64_t seconds) {
@@ -258,16 +276,23 @@ void add_env(CLI::App& app, const Words& words, int& status) {
     answer(build_where_it_can_be(*arguments, words));
   });
 
+  const auto add_backend = [arguments](CLI::App* each) {
+    each->add_option("--backend", arguments->backend,
+                     "Those of this backend, which has its own where the host cannot build")
+        ->type_name("NAME");
+  };
   CLI::App* listing = verb->add_subcommand("list", "List Environments: key, size, last use, Python, requirements");
   listing->add_flag("--json", arguments->json, "Print a JSON array");
-  listing->callback([arguments, answer] { answer(list(*arguments)); });
+  add_backend(listing);
+  listing->callback([arguments, answer, &words] { answer(look_where_they_are(*arguments, words, list)); });
 
   CLI::App* showing = verb->add_subcommand("show", "Show what one Environment holds");
   showing->add_option("key", arguments->key, "Its key, or how it starts")->required()->type_name("KEY");
   showing->add_flag("--verify", arguments->verify, "Compare every file with what was published");
   showing->add_flag("--json", arguments->json, "Print one JSON object");
   showing->footer("Exit status 1 if it is damaged: it is then built anew when it is next needed.");
-  showing->callback([arguments, answer] { answer(show(*arguments)); });
+  add_backend(showing);
+  showing->callback([arguments, answer, &words] { answer(look_where_they_are(*arguments, words, show)); });
 
   CLI::App* pruning = verb->add_subcommand("prune", "Remove Environments, and what killed builds have left");
   pruning->add_option("--max-size", arguments->max_size, "Of all together; the longest unused go first")
@@ -278,7 +303,8 @@ void add_env(CLI::App& app, const Words& words, int& status) {
   pruning->add_flag("--dry-run", arguments->dry_run, "Only say what would go");
   pruning->add_flag("--json", arguments->json, "Print one JSON object");
   pruning->footer("Without a limit only damaged ones go. What is in use stays.");
-  pruning->callback([arguments, answer] { answer(prune(*arguments)); });
+  add_backend(pruning);
+  pruning->callback([arguments, answer, &words] { answer(look_where_they_are(*arguments, words, prune)); });
 }
 
 }  // namespace pctx::cli

@@ -27,7 +27,8 @@ std::string printed(const FolderChanges& changes) {
   const Json json{{"created", list(changes.created)},
                   {"modified", list(changes.modified)},
                   {"deleted", list(changes.deleted)},
-                  {"skipped", skipped}};
+                  {"skipped", skipped},
+                  {"truncated", changes.truncated_reason}};
   return json.dump(-1, ' ', false, Json::error_handler_t::replace) + "\n";
 }
 

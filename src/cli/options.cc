@@ -66,6 +66,8 @@ constexpr Option kOptions[] = {
     {kPolicy, "--policy", "FILE", &RunArguments::policy, "Read a policy (JSON); options override it"},
     {kPolicy, "--backend", "NAME", &RunArguments::backend,
      "What makes the box: namespaces, podman, or auto (default), which is the first that works"},
+    {kPolicy, "--lend", "DIR", &RunArguments::lend,
+     "With a container as backend: it has this folder itself, read-only, and --ro needs no copy; repeatable"},
     {kPolicy, "--seccomp", "FILE", &RunArguments::seccomp, "Replace the system call filter by an OCI profile"},
     {kPolicy, "--apparmor", "NAME", &RunArguments::apparmor, "AppArmor profile to enter, which must be loaded"},
     {kPolicy, "--allow-degraded", "LAYER,...", &RunArguments::allow_degraded,

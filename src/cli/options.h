@@ -23,12 +23,13 @@ struct RunArguments {
   std::optional<std::string> memory, cpus, pids, timeout, cpu_time, disk, inodes, output, files, io_read, io_write;
   std::optional<std::string> mnt, workdir, hostname, uid, network, network_private, net_rate, net_bytes,
       net_connections, policy, seccomp, apparmor, report, allow_degraded, require, python, venv, backend;
-  std::vector<std::string> ro, rw, tmpfs, env, with;
+  std::vector<std::string> ro, rw, tmpfs, env, with, lend;
   bool tty = false, json = false, changed = false, print_policy = false, quiet = false;
   bool die_with_parent = false;
   std::vector<std::string> command;
   bool literal = false;    // the command stood behind "--"
   bool may_build = false;  // an Environment that is missing is built
+  std::string built_by;    // the backend that builds it where this host cannot; empty: none
 };
 
 // Adds the options of `run` to `verb`, reads them into `arguments` and then calls `act`.

@@ -14,9 +14,12 @@
 #include "env/virtualenv.h"
 #include "launch/lend.h"
 #include "sys/files.h"
+#include "sys/process.h"
 
 namespace pctx::cli {
 namespace {
+
+constexpr std::size_t kMostWords = 64_KiB;
 
 struct Interpreter {
   std::string path;    // as the box sees it
@@ -78,6 +81,22 @@ Result<env::Environment> have_packages(const env::Request& request) {
   return unavailable("nothing was run", "correct the requirements, or see 'pctx-sandbox env build --help'");
 }
 
+// On a host that refuses boxes: the path of an Environment that the backend has built for itself.
+Result<std::string> build_elsewhere(const env::Request& request, const std::string& backend) {
+  if (!request.requires_python.empty() && request.python.empty())
+    return unavailable("the script's requires-python cannot be checked on a host that refuses boxes",
+                       "name the interpreter with --python");
+  std::vector<std::string> words{"/proc/self/exe", "env", "build", "--backend", backend};
+  if (!request.python.empty()) words.insert(words.end(), {"--python", request.python});
+  words.emplace_back("--");
+  words.insert(words.end(), request.requirements.begin(), request.requirements.end());
+  const auto done = PCTX_TRY(sys::run_program(words, -1, kMostWords, request.timeout + Millis{60'000}));
+  const std::string path = done.out.substr(0, done.out.find('\n'));
+  if (done.status == 0 && path.starts_with('/')) return path;
+  fmt::print(stderr, "{}", done.err);  // with the resolver's words, safe to show: they come from us
+  return unavailable("nothing was run", "correct the requirements, or see 'pctx-sandbox env build --help'");
+}
+
 void set_unless_given(Policy& policy, const char* name, std::string value) {
   for (const auto& [known, text] : policy.env)
     if (known == name) return;
@@ -94,6 +113,14 @@ Result<std::string> provide_python(const RunArguments& arguments, Prepared& prep
                          "leave --with, --python and the script's own list out");
     const env::Store store = PCTX_TRY(env::Store::open());
     const env::Virtualenv venv = PCTX_TRY(env::open_virtualenv(*arguments.venv, store.memory()));
+    env::lend_virtualenv(policy, venv);
+    return venv.python();
+  }
+  if (!request.requirements.empty() && !arguments.built_by.empty() &&
+      !PCTX_TRY(backend::find("namespaces"))->look().usable) {
+    const env::Store store = PCTX_TRY(env::Store::open());
+    const std::string path = PCTX_TRY(build_elsewhere(request, arguments.built_by));
+    const env::Virtualenv venv = PCTX_TRY(env::open_virtualenv(path, store.memory()));
     env::lend_virtualenv(policy, venv);
     return venv.python();
   }

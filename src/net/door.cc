@@ -6,6 +6,7 @@
 #include <sys/socket.h>
 #include <sys/stat.h>
 #include <sys/un.h>
+#include <sys/wait.h>
 
 #include <csignal>
 #include <cstring>
@@ -21,6 +22,8 @@ namespace {
 
 constexpr int kNobodyCame = 120'000;  // milliseconds
 constexpr std::string_view kRelay = "relay";
+// One for each pool or run with an allow-list. What is inside may be in wrong hands: it must not fill this host.
+constexpr std::size_t kMostRelays = 128;
 
 Result<sockaddr_un> address_of(const std::string& path) {
   sockaddr_un address{};
@@ -76,8 +79,16 @@ bool Door::serve() {
   if (received == wire::Received::nothing) return true;
   if (received == wire::Received::end) return false;
   if (packet.text != kRelay || packet.fds.size() != 1) return false;
-  if (::fork() == 0) run_relay(std::move(packet.fds[0]));
+  reap();
+  if (relays_.size() >= kMostRelays) return true;  // its end closes with the packet, and whoever asked sees that
+  const pid_t pid = ::fork();
+  if (pid == 0) run_relay(std::move(packet.fds[0]));
+  if (pid > 0) relays_.push_back(pid);
   return true;
+}
+
+void Door::reap() {
+  std::erase_if(relays_, [](pid_t pid) { return ::waitpid(pid, nullptr, WNOHANG) != 0; });
 }
 
 Result<void> Door::serve_behind(Door door) {
@@ -89,7 +100,10 @@ Result<void> Door::serve_behind(Door door) {
   }
   ::setsid();
   (void)::prctl(PR_SET_NAME, "pctx-door");
-  for (const int signal : {SIGTERM, SIGINT, SIGHUP, SIGCHLD}) ::signal(signal, SIG_IGN);  // relays are not waited for
+  for (const int signal : {SIGTERM, SIGINT, SIGHUP}) ::signal(signal, SIG_IGN);
+  struct sigaction ended {};  // without SA_RESTART: the end of a relay ends the wait below
+  ended.sa_handler = [](int) {};
+  (void)::sigaction(SIGCHLD, &ended, nullptr);
   const int null = ::open("/dev/null", O_RDWR | O_CLOEXEC);
   for (int fd = 0; fd < 3 && null >= 0; ++fd) (void)::dup2(null, fd);
   const int kept[] = {0, 1, 2, door.listener_.get()};
@@ -98,7 +112,9 @@ Result<void> Door::serve_behind(Door door) {
   for (;;) {
     pollfd ready{door.fd(), POLLIN, 0};
     const int events = ::poll(&ready, 1, door.connection_ ? -1 : kNobodyCame);
-    if (events < 0 && errno == EINTR) continue;
+    const bool interrupted = events < 0 && errno == EINTR;
+    door.reap();
+    if (interrupted) continue;
     if (events == 0 || !door.serve()) break;
   }
   door.close_name();
@@ -122,10 +138,15 @@ Result<void> enter_door(const std::string& path, bool die_with_it) {
 
 int door() { return own_door().get(); }
 
+bool door_is_open() {
+  pollfd other{door(), POLLRDHUP, 0};
+  return other.fd >= 0 && ::poll(&other, 1, 0) == 0;
+}
+
 Result<void> start_relay_outside(Fd control) {
   if (wire::send(door(), kRelay, {control.get()})) return {};
   return unavailable("the relay that this container's network goes through is gone",
-                     "remove the container with 'podman rm -f pctx-sandbox-agent'; the next call starts another");
+                     "try again: the next call starts the container anew");
 }
 
 }  // namespace pctx::net

@@ -3,7 +3,10 @@
 // The connection is a lifeline too: what is inside need not outlive who is outside.
 #pragma once
 
+#include <sys/types.h>
+
 #include <string>
+#include <vector>
 
 #include "base/fd.h"
 #include "base/result.h"
@@ -29,15 +32,19 @@ class Door {
  private:
   Door(std::string path, uid_t uid, Fd listener) : path_(std::move(path)), uid_(uid), listener_(std::move(listener)) {}
   void close_name();
+  void reap();
   std::string path_;
   uid_t uid_ = 0;
   Fd listener_, connection_;
+  std::vector<pid_t> relays_;  // that run
 };
 
 // Inside. From here on relays of this process start outside; `die_with_it`: the end of the outside ends this process.
 Result<void> enter_door(const std::string& path, bool die_with_it);
 // -1: there is none, relays are children of this process.
 int door();
+// Whether somebody is still outside: not after `podman restart`, nor once that process was killed.
+bool door_is_open();
 // A relay outside with `control` as its end.
 Result<void> start_relay_outside(Fd control);
 

@@ -96,6 +96,45 @@ def test_the_next_call_works_after(name, command, connections):
     assert state(name) == "running"
 
 
+def relays_outside():
+    """Doors of containers, and the relays behind them, by pid."""
+    found = {}
+    for entry in Path("/proc").iterdir():
+        try:
+            if entry.name.isdigit() and entry.stat().st_uid == os.geteuid():
+                words = (entry / "comm").read_text().strip()
+                if words in ("pctx-door", "pctx-relay"):
+                    found[int(entry.name)] = words
+        except OSError:
+            continue
+    return found
+
+
+@pytest.mark.parametrize("loss", ["restart", "start", "door"])
+def test_a_lost_way_to_the_relay_is_found_again(name, loss):
+    """A container that somebody else started has none; nor has one whose door outside was killed."""
+
+    @sandbox(allow_network=["198.51.100.7:80"])
+    def named():
+        return "ran"
+
+    before = set(relays_outside())
+    podman("rm", "--force", name)
+    assert named() == "ran"
+    if loss == "restart":
+        podman("restart", "--time", "1", name)
+    elif loss == "start":
+        podman("stop", "--time", "2", name)
+        podman("start", name)
+    else:
+        for pid, words in relays_outside().items():
+            if pid not in before and words == "pctx-door":
+                os.kill(pid, 9)
+        assert wait_until(lambda: "pctx-door" not in [w for p, w in relays_outside().items() if p not in before])
+        _broker.close_all()
+    assert named() == "ran" and state(name) == "running"
+
+
 @pytest.mark.parametrize("connections", ["kept", "new"])
 def test_a_paused_container_is_woken_up(name, connections, skip_unless):
     assert one() == 1
@@ -138,6 +177,20 @@ def test_a_reboot_costs_no_second_image(name, place):
     (place / "image").unlink()
     assert one() == 1
     assert (place / "image").read_text() == before
+
+
+@pytest.mark.parametrize("container", ["removed", "running"])
+def test_its_folder_may_go_under_a_process_that_lives_on(name, place, tmp_path, container):
+    """A logout takes the runtime folder along; a container that still runs has a socket that nobody can find."""
+    assert one() == 1
+    lent = sandbox(mnt_dir=tmp_path)(lambda: __import__("pathlib").Path("/mnt/file").write_text("x"))
+    assert lent() == 1
+    if container == "removed":
+        podman("rm", "--force", name)
+    shutil.rmtree(place)
+    _broker.close_all()
+    assert one() == 1 and lent() == 1
+    assert (tmp_path / "file").read_text() == "x"
 
 
 def test_a_half_started_container_is_replaced(name, place):
@@ -205,6 +258,24 @@ def test_an_interpreter_outside_the_system_is_lent(name):
         assert done.stdout.strip() == str(python), done.stderr
     finally:
         shutil.rmtree(folder)
+    assert one() == 1
+
+
+def test_environments_are_found_after_the_cache_was_removed(name, tmp_path):
+    """A container holds the folder that it was lent, not its name: one that is made anew is another."""
+    tmp_path.chmod(0o755)
+    script = tmp_path / "script.py"
+    script.write_text(
+        "from pctx_sandbox import sandbox\n\n\n"
+        "@sandbox(dependencies=['six'])\ndef which():\n    import six\n\n    return six.__name__\n\n\n"
+        "if __name__ == '__main__':\n    print(which())\n"
+    )
+    env = os.environ | {"PCTX_SANDBOX_CACHE_DIR": str(tmp_path / "cache")}
+    for number in range(2):
+        done = subprocess.run([sys.executable, script], capture_output=True, text=True, timeout=300, env=env)
+        assert done.stdout == "six\n", done.stderr
+        (tmp_path / "cache").rename(tmp_path / f"removed-{number}")
+    podman("rm", "--force", name)  # the next one has none of it
     assert one() == 1
 
 

@@ -19,6 +19,7 @@ from .. import _program
 from ..client import Canceller
 from ..errors import SandboxStartupError
 from .config import make_policy, output_bytes
+from .elsewhere import sources
 from .request import CODE_PLACE, Request
 from .result import Ended
 
@@ -103,6 +104,8 @@ def _command(request: Request, policy_file: str, script: str, report: str) -> li
         os.chmod(script, 0o444)
         policy["files"]["ro"].append(f"{script}:{CODE_PLACE}")
         policy["identity"]["env"].setdefault("PYTHONPATH", "/mnt")
+    for source in sources(request.venv):
+        options += ["--lend", source]
     with open(policy_file, "w") as file:
         json.dump(policy, file)
     program = _program.find_program()

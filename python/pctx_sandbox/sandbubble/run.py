@@ -6,11 +6,11 @@ import os
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from .. import _backend, _futures
+from .. import _futures
 from ..client import Canceller
-from ..errors import SandboxStartupError
 from .cold import run_cold
 from .config import SandboxConfig
+from .elsewhere import choose, refuse_what_it_cannot, run_warm_elsewhere
 from .request import Request, make_request
 from .result import ScriptResult, make_result
 from .warm import run_warm
@@ -59,11 +59,13 @@ async def run_sandboxed_async(
 
 
 def run_request(request: Request, canceller: Canceller | None = None) -> ScriptResult:
-    wanted = os.environ.get(_backend.VARIABLE) or "auto"
-    if wanted not in ("auto", "namespaces"):
-        raise SandboxStartupError(
-            f"scripts make no boxes in the backend {wanted!r}: a virtualenv of this host is not lent to a container\n"
-            f"hint: set {_backend.VARIABLE}=namespaces, or decorate a function with @sandbox(backend={wanted!r})"
-        )
     warm = request.warm and request.venv.can_be_warm
-    return make_result(request, (run_warm if warm else run_cold)(request, canceller))
+    backend = choose(warm)
+    refuse_what_it_cannot(request, backend)
+    if not warm:
+        return make_result(request, run_cold(request, canceller))
+    ended = (run_warm_elsewhere if backend.socket else run_warm)(request, canceller, backend)
+    receipt = ended.report.get("receipt")
+    if isinstance(receipt, dict):
+        receipt["backend"] = backend.shown()
+    return make_result(request, ended)

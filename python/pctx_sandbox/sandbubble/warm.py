@@ -18,7 +18,7 @@ from typing import Any
 
 from .. import _backend, _broker, _program
 from .._broker import BrokerGone, Connection, Lease, LeaseError
-from ..client import ATTEMPTS, GRACE_SECONDS, PAUSE_SECONDS, Canceller, raise_if_cancelled
+from ..client import ATTEMPTS, GRACE_SECONDS, LOOK_MILLISECONDS, PAUSE_SECONDS, Canceller, raise_if_cancelled
 from ..errors import SandboxStartupError
 from ..guest.wire import MSG_DONTWAIT, MSG_NOSIGNAL
 from .config import make_policy, output_bytes
@@ -36,11 +36,10 @@ class _NotStarted(Exception):
     """The Worker was gone before it had read the script: it is safe to give it to another one."""
 
 
-def run_warm(request: Request, canceller: Canceller | None) -> Ended:
+def run_warm(request: Request, canceller: Canceller | None, backend: _backend.Backend) -> Ended:
     """Runs the script in a Worker. Raises SandboxStartupError if none can be had."""
     _program.require_linux()
-    backend = _backend.resolve("namespaces")
-    lease, done_and_lease = _packets(request)
+    lease, done_and_lease = _packets(request, backend)
     register = canceller.register if canceller is not None else None
     for attempt in range(ATTEMPTS):
         try:
@@ -86,23 +85,25 @@ _known_packets: dict[str, tuple[bytes, bytes]] = {}
 MOST_PACKETS = 256
 
 
-def _packets(request: Request) -> tuple[bytes, bytes]:
+def _packets(request: Request, backend: _backend.Backend) -> tuple[bytes, bytes]:
     """What asks for a Worker, and what ends one and asks for the next. Another virtualenv on disk, another Zygote."""
     marks = request.venv.fingerprint()
     if request.conf.enable_network and request.conf.allow_network is None:
         with contextlib.suppress(OSError):
             status = os.stat("/etc/resolv.conf")  # lent as a file, which others replace
             marks += f"\n{status.st_ino} {status.st_mtime_ns}"
-    key = f"{request.folder is None}\n{request.conf!r}\n{request.limits}\n{request.preload}\n{marks}"
+    key = f"{backend.name}\n{request.folder is None}\n{request.conf!r}\n{request.limits}\n{request.preload}\n{marks}"
     known = _known_packets.get(key)
     if known is None:
         if len(_known_packets) >= MOST_PACKETS:
             _known_packets.clear()
-        known = _known_packets[key] = _make_packets(request, marks)
+        known = _known_packets[key] = _make_packets(request, marks, backend)
     return known
 
 
-def _make_packets(request: Request, marks: str) -> tuple[bytes, bytes]:
+def _make_packets(request: Request, marks: str, backend: _backend.Backend) -> tuple[bytes, bytes]:
+    policy = make_policy(request.conf, request.venv, request.limits, None, request.folder is None)
+    policy["files"]["ro"] = [backend.sees(entry) for entry in policy["files"]["ro"]]
     lease = {
         "version": _program.VERSION,
         "python": request.venv.python,
@@ -110,9 +111,9 @@ def _make_packets(request: Request, marks: str) -> tuple[bytes, bytes]:
         "folder": request.folder is not None,
         "generation": int.from_bytes(hashlib.sha256(marks.encode()).digest()[:8], "little") >> 1,
         "preload": list(request.preload),
-        "policy": make_policy(request.conf, request.venv, request.limits, None, request.folder is None),
+        "policy": policy,
         "queue_timeout_ms": int(QUEUE_SECONDS * 1000),
-        "support": [os.path.dirname(os.path.dirname(os.path.abspath(__file__)))],
+        "support": [backend.see_support(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))],
     }
     return json.dumps({"lease": lease}).encode(), json.dumps({"done": {}, "lease": lease}).encode()
 
@@ -163,7 +164,12 @@ class _Conversation:
             wait = None if deadline is None else max(1, int((deadline - time.monotonic()) * 1000))
             if deadline is not None and time.monotonic() > deadline:
                 raise SandboxStartupError("the Broker does not answer\nhint: run `pctx-sandbox restart`")
-            for fd, event in poll.poll(wait):
+            if connection.backend.socket:
+                wait = LOOK_MILLISECONDS if wait is None else min(wait, LOOK_MILLISECONDS)
+            events = poll.poll(wait)
+            if not events and connection.backend.socket:
+                _backend.look_after(connection.backend)
+            for fd, event in events:
                 if fd in open_ends:
                     if not self._pump(fd):
                         open_ends.discard(fd)

@@ -85,8 +85,7 @@ std::vector<std::string> container_arguments(const ContainerSpec& spec) {
   } else {
     add_bind(words, spec.program, kProgramInside, "ro");
   }
-  for (const std::string& folder : spec.lent) add_bind(words, folder, folder, "ro");
-  if (!spec.environments.empty()) add_bind(words, spec.environments, spec.environments, "ro");
+  for (const LentFolder& folder : spec.lent) add_bind(words, folder.path, folder.path, "ro");
   if (!spec.store.empty()) {
     add_bind(words, spec.store, spec.store, "rw");
     words.insert(words.end(), {"--env", fmt::format("PCTX_SANDBOX_CACHE_DIR={}", spec.store)});

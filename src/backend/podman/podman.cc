@@ -17,6 +17,7 @@
 #include <ctime>
 
 #include <fmt/format.h>
+#include <nlohmann/json.hpp>
 
 #include "backend/namespaces.h"
 #include "base/units.h"
@@ -54,7 +55,7 @@ Result<sys::Finished> podman(std::vector<std::string> words, int input = -1) {
   return sys::run_program(words, input, kMostWords, kPodmanPatience);
 }
 
-enum class Answer { yes, silence, nobody };
+enum class Answer { yes, no_relay, silence, nobody };
 
 // A container that is paused takes connections, and says nothing.
 Answer ask(const BrokerAddress& address, int millis) {
@@ -63,7 +64,10 @@ Answer ask(const BrokerAddress& address, int millis) {
   pollfd answer{broker->get(), POLLIN, 0};
   if (::poll(&answer, 1, millis) <= 0) return Answer::silence;
   wire::Packet packet;
-  return wire::receive(broker->get(), packet) == wire::Received::packet ? Answer::yes : Answer::nobody;
+  if (wire::receive(broker->get(), packet) != wire::Received::packet) return Answer::nobody;
+  // Somebody typed `podman restart`, or the process outside was killed: a way to the relay is had by a new start only.
+  const auto status = nlohmann::json::parse(packet.text, nullptr, false);
+  return status.is_object() && status.value("relay", true) ? Answer::yes : Answer::no_relay;
 }
 
 std::string image_of_the_user() {
@@ -104,18 +108,15 @@ std::string program_stamp(const std::string& version) {
                      status.st_mtim.tv_nsec);
 }
 
-std::vector<std::string> noted_folders(const Place& place) {
-  std::vector<std::string> folders;
-  const std::string text = read_note(place, "lent-folders");
-  for (std::string_view line : sys::split(text, '\n'))
-    if (!line.empty()) folders.emplace_back(line);
-  return folders;
+// Where this caller's Environments are; empty if a container cannot have them.
+std::string store_folder() {
+  const auto store = env::Store::open();
+  return store && store->folder().find_first_of(":,\n") == std::string::npos ? store->folder() : "";
 }
 
-bool covers(const std::vector<std::string>& folders, const std::string& wanted) {
-  return std::any_of(folders.begin(), folders.end(), [&](const std::string& folder) {
-    return wanted == folder || (wanted.starts_with(folder) && wanted[folder.size()] == '/');
-  });
+// What the host lends every container; an image of the user's own has a system of its own.
+std::vector<HostPath> lent_system() {
+  return image_of_the_user().empty() ? probe_host().system : std::vector<HostPath>{};
 }
 
 class Agent {
@@ -135,7 +136,7 @@ class Agent {
   Result<ContainerSpec> specify();
   Result<std::string> have_image(bool afresh);
   Result<void> wait_for_broker();
-  Result<std::vector<std::string>> lent_folders() const;
+  std::vector<LentFolder> noted_folders() const { return read_folders(read_note(place_, "lent-folders")); }
 
   Place place_;
   const Wanted& wanted_;
@@ -145,14 +146,21 @@ class Agent {
 };
 
 Reached Agent::reached() const {
-  return {address_, place_.support, kSupportInside, place_.lent, kLentInside, notices_};
+  std::vector<std::string> folders;
+  for (const LentFolder& each : noted_folders()) folders.push_back(each.path);
+  for (const HostPath& each : lent_system())
+    if (each.kind == PathKind::directory) folders.push_back(each.path);
+  return {address_, place_.support, kSupportInside, place_.lent, kLentInside, std::move(folders), notices_};
 }
 
 bool Agent::has_what_is_wanted() const {
   if (read_note(place_, "image-of-the-user") != image_of_the_user()) return false;
-  const std::vector<std::string> folders = noted_folders(place_);
-  return std::all_of(wanted_.lent.begin(), wanted_.lent.end(),
-                     [&](const std::string& each) { return covers(folders, each); });
+  const std::vector<LentFolder> folders = noted_folders();
+  const std::vector<HostPath> system = lent_system();
+  const auto has = [&](const std::string& each) { return has_folder(folders, system, each); };
+  const std::string store = store_folder();
+  if (!store.empty() && !has(store + "/env") && !has(store + "/podman")) return false;
+  return std::all_of(wanted_.lent.begin(), wanted_.lent.end(), has);
 }
 
 Result<Reached> Agent::reach() {
@@ -180,20 +188,6 @@ Result<void> Agent::revive() {
   const auto done = PCTX_TRY(podman::podman({"unpause", place_.container}));
   if (done.status != 0) return explain_failure(done.err, user_name());
   return {};
-}
-
-Result<std::vector<std::string>> Agent::lent_folders() const {
-  // What earlier callers needed stays: the container is theirs too.
-  std::vector<std::string> folders = noted_folders(place_);
-  std::erase_if(folders, [](const std::string& folder) { return ::access(folder.c_str(), R_OK | X_OK) != 0; });
-  for (const std::string& folder : wanted_.lent) {
-    if (covers(folders, folder)) continue;
-    if (!folder.starts_with('/') || folder == "/" || folder.find_first_of(":,\n") != std::string::npos)
-      return usage_error(fmt::format("{} cannot be lent to the container: its name", folder),
-                         "use an interpreter in a folder whose path has no colon, comma or line end");
-    folders.push_back(folder);
-  }
-  return folders;
 }
 
 // The id of the image for this program; made if there is none, or if it is an older one.
@@ -247,20 +241,22 @@ Result<ContainerSpec> Agent::specify() {
     spec.program = self.data();
   }
   spec.system = probe_host().system;
-  spec.lent = PCTX_TRY(lent_folders());
-  if (const auto store = env::Store::open(); store && store->folder().find_first_of(":,") == std::string::npos) {
+  std::vector<std::string> wanted = wanted_.lent;
+  if (const std::string store = store_folder(); !store.empty()) {
     if (look_at_namespaces().usable) {
-      spec.environments = store->folder() + "/env";
+      wanted.push_back(store + "/env");
       // Below a folder that others cannot enter; the container's user must find its way to one Environment.
-      if (place_.rootful) (void)::chmod(spec.environments.c_str(), 0711);
+      if (place_.rootful) (void)::chmod(wanted.back().c_str(), 0711);
     } else {
       // Nobody outside can build in a box: they are built in the container, in a folder that is the container's.
-      spec.store = store->folder() + "/podman";
+      spec.store = store + "/podman";
       (void)::mkdir(spec.store.c_str(), 0700);
       if (place_.rootful && ::lchown(spec.store.c_str(), place_.uid, place_.gid) != 0)
         return os_error(fmt::format("cannot prepare {}", spec.store));
     }
   }
+  spec.lent = PCTX_TRY(folders_to_lend(noted_folders(), lent_system(), wanted));
+  std::erase_if(spec.lent, [&](const LentFolder& each) { return each.path == spec.store; });
   rlimit files{}, processes{};
   (void)::getrlimit(RLIMIT_NOFILE, &files);
   (void)::getrlimit(RLIMIT_NPROC, &processes);
@@ -308,8 +304,8 @@ Result<void> Agent::start() {
   }
   // The image before has no name any more, and no container of ours.
   if (!stale_.empty()) (void)podman::podman({"rmi", stale_});
-  std::string folders;
-  for (const std::string& folder : spec.lent) folders += folder + "\n";
+  std::string folders = write_folders(spec.lent);
+  if (!spec.store.empty()) folders += write_folders(PCTX_TRY(folders_to_lend({}, {}, {spec.store})));
   PCTX_TRY(write_note(place_, "lent-folders", folders));
   PCTX_TRY(write_note(place_, "image-of-the-user", image_of_the_user()));
   return wait_for_broker();
@@ -320,7 +316,7 @@ Result<void> Agent::wait_for_broker() {
   const auto began = Clock::now();
   auto looked = began;
   while (Clock::now() - began < kBrokerPatience) {
-    if (ask_broker() == Answer::yes) return {};
+    if (const Answer answer = ask_broker(); answer == Answer::yes || answer == Answer::no_relay) return {};
     const timespec pause{0, 3'000'000};
     ::nanosleep(&pause, nullptr);
     if (Clock::now() - looked < std::chrono::seconds{2}) continue;

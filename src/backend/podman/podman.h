@@ -51,6 +51,18 @@ struct Place {
 };
 Result<Place> find_place();
 
+// A folder or file of the host that the container has at its own path, read-only.
+struct LentFolder {
+  std::string path;
+  std::uint64_t device = 0, inode = 0;  // a bind goes with these, not with the path
+};
+std::vector<LentFolder> read_folders(std::string_view note);
+std::string write_folders(const std::vector<LentFolder>& folders);
+// `system`: what the container has of the host anyway.
+bool has_folder(const std::vector<LentFolder>& folders, const std::vector<HostPath>& system, const std::string& wanted);
+Result<std::vector<LentFolder>> folders_to_lend(std::vector<LentFolder> folders, const std::vector<HostPath>& system,
+                                                const std::vector<std::string>& wanted);
+
 // Everything that the container's command line depends on.
 struct ContainerSpec {
   Place place;
@@ -64,8 +76,8 @@ struct ContainerSpec {
   std::string version, door;    // door: name below `run`, empty for none
   std::string ipc = "none";     // its own, and no /dev/shm; Podman before 4.0 knows "private" only
   std::vector<HostPath> system;
-  std::vector<std::string> lent;
-  std::string environments, store;  // read-only and read-write; either may be empty
+  std::vector<LentFolder> lent;  // read-only
+  std::string store;             // of Environments, read-write; empty where they are built outside
   std::uint64_t files = 1024, processes = 1024;
   std::uint64_t memory = 0;  // 0: no limits of the container's own
   unsigned cpus = 1;

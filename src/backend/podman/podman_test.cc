@@ -1,6 +1,10 @@
 #include "backend/podman/podman.h"
 
+#include <sys/stat.h>
+#include <unistd.h>
+
 #include <algorithm>
+#include <cstdlib>
 
 #include <gtest/gtest.h>
 #include <nlohmann/json.hpp>
@@ -47,6 +51,62 @@ TEST(PodmanContainer, LendsTheSystemReadOnlyAndLinksAsLinks) {
   const auto words = container_arguments(example());
   EXPECT_TRUE(has(words, {"--volume", "/usr:/usr:ro"}));
   EXPECT_FALSE(has(words, {"--volume", "/bin:/bin:ro"}));
+}
+
+class LentFolders : public testing::Test {
+ protected:
+  void SetUp() override { ASSERT_NE(::mkdtemp(top_.data()), nullptr); }
+  void TearDown() override {
+    for (const char* name : {"/a,b", "/a", "/b", ""}) (void)::rmdir((top_ + name).c_str());
+  }
+  std::string make(const char* name) {
+    std::string path = top_ + name;
+    EXPECT_EQ(::mkdir(path.c_str(), 0755), 0) << path;
+    return path;
+  }
+  std::string top_ = "/tmp/pctx-folders-XXXXXX";
+  const std::vector<HostPath> system_{{"/usr", PathKind::directory, ""}};
+};
+
+TEST_F(LentFolders, AreKnownByWhatTheyAreAndNotByTheirNameAlone) {
+  const std::string a = make("/a");
+  auto folders = folders_to_lend({}, system_, {a, "/usr/lib", a});
+  ASSERT_TRUE(folders.has_value());
+  ASSERT_EQ(folders->size(), 1U);  // the system is there anyway
+  const auto known = read_folders(write_folders(*folders));
+  EXPECT_TRUE(has_folder(known, system_, a));
+  EXPECT_TRUE(has_folder(known, system_, a + "/below"));
+  EXPECT_TRUE(has_folder(known, system_, "/usr/lib"));
+  EXPECT_FALSE(has_folder(known, {}, "/usr/lib"));
+  EXPECT_FALSE(has_folder(known, system_, a + "b"));
+  const std::string b = make("/b");  // holds the place, so that the next one is another
+  ASSERT_EQ(::rmdir(a.c_str()), 0);
+  ASSERT_EQ(::rename(b.c_str(), a.c_str()), 0);
+  EXPECT_FALSE(has_folder(known, system_, a));
+  const auto again = folders_to_lend(known, system_, {});
+  ASSERT_TRUE(again.has_value());
+  EXPECT_TRUE(has_folder(*again, system_, a));
+}
+
+TEST_F(LentFolders, StayForLaterCallersUntilTheyAreGone) {
+  const std::string a = make("/a"), b = make("/b");
+  const auto first = folders_to_lend({}, system_, {a});
+  const auto second = folders_to_lend(*first, system_, {b});
+  ASSERT_TRUE(second.has_value());
+  EXPECT_TRUE(has_folder(*second, system_, a) && has_folder(*second, system_, b));
+  ASSERT_EQ(::rmdir(a.c_str()), 0);
+  EXPECT_EQ(folders_to_lend(*second, system_, {})->size(), 1U);
+  const auto above = folders_to_lend(*second, system_, {top_});
+  ASSERT_EQ(above->size(), 1U);
+  EXPECT_EQ(above->front().path, top_);
+}
+
+TEST_F(LentFolders, AreRefusedByNamesThatPodmanWouldMisread) {
+  EXPECT_FALSE(folders_to_lend({}, system_, {make("/a,b")}).has_value());
+  EXPECT_FALSE(folders_to_lend({}, system_, {"/"}).has_value());
+  EXPECT_FALSE(folders_to_lend({}, system_, {"relative"}).has_value());
+  EXPECT_FALSE(folders_to_lend({}, system_, {top_ + "/nowhere"}).has_value());
+  EXPECT_TRUE(read_folders("no number\n\n7\n").size() <= 1);
 }
 
 TEST(PodmanContainer, IsTheCallersUserOrNobodysButNeverRoot) {
