@@ -42,6 +42,7 @@ class Backend:
     reason: str
     socket: str = ""
     uid: int = -1
+    user: int = -1  # whose copies of lent folders must be
     support: tuple[str, str] = ("", "")  # a folder for our guest code, and how the Broker sees it
     lent: tuple[str, str] = ("", "")  # the same for copies of folders that calls lend
     notices: tuple[str, ...] = ()
@@ -88,7 +89,7 @@ class Backend:
         return there + path[len(here) :] if here and path.startswith(here + "/") else path
 
     def _take(self, answer: dict[str, Any]) -> None:
-        self.socket, self.uid = str(answer["socket"]), int(answer["uid"])
+        self.socket, self.uid, self.user = str(answer["socket"]), int(answer["uid"]), int(answer["user"])
         self.support = (str(answer["support"][0]), str(answer["support"][1]))
         self.lent = (str(answer["lent"][0]), str(answer["lent"][1]))
         self.notices = tuple(map(str, answer["notices"]))
@@ -175,7 +176,7 @@ def _reach(name: str, folders: Iterable[str] = ()) -> dict[str, Any]:
         )
     try:
         answer = json.loads(done.stdout)
-        return {key: answer[key] for key in ("backend", "reason", "socket", "uid", "support", "lent", "notices")}
+        return {key: answer[key] for key in ("backend", "reason", "socket", "uid", "user", "support", "lent", "notices")}
     except (ValueError, KeyError, TypeError) as error:
         raise SandboxStartupError(
             f"`pctx-sandbox serve --backend` gave an unknown answer: {error!r}\nhint: install the package again"

@@ -1,9 +1,11 @@
 #include "backend/carried.h"
 
 #include <fcntl.h>
+#include <poll.h>
 #include <sys/mman.h>
 #include <sys/prctl.h>
 #include <sys/resource.h>
+#include <sys/socket.h>
 #include <sys/stat.h>
 #include <sys/wait.h>
 
@@ -21,6 +23,7 @@ namespace pctx::backend {
 namespace {
 
 constexpr std::size_t kMostWords = 16_KiB;
+constexpr int kLooks = 6000;  // at a Broker that starts, each five milliseconds after the one before
 
 void allow_descriptors() {
   rlimit files{};
@@ -88,6 +91,15 @@ void end(Command& command) {
     ::nanosleep(&pause, nullptr);
     if (i == 50) (void)::kill(command.pid, SIGKILL);
   }
+}
+
+Result<void> wait_for_broker(const BrokerAddress& address) {
+  for (int i = 0; i < kLooks; ++i) {
+    if (connect_broker(address)) return {};
+    const timespec pause{0, 5'000'000};
+    ::nanosleep(&pause, nullptr);
+  }
+  return unavailable("the Broker of this container does not answer", "look at its log");
 }
 
 Result<void> serve(const BrokerAddress& address, Bound bound, const CarriedBy& by,
@@ -160,7 +172,23 @@ Result<void> carry_behind(const BrokerAddress& address, const CarriedBy& by) {
                      blank == std::string::npos ? "try again" : text.substr(blank + 2));
 }
 
-Result<void> carry_there(const std::string& version) {
+Result<void> hold_by_a_string(const std::string& path) {
+  const Bound bound = *PCTX_TRY(bind_broker({.folder = "", .socket = path}));
+  (void)!::write(STDOUT_FILENO, "1", 1);
+  Fd held;
+  for (;;) {
+    pollfd ready[] = {{STDIN_FILENO, POLLIN, 0}, {held ? -1 : bound.listener.get(), POLLIN, 0}};
+    if (::poll(ready, 2, -1) < 0 && errno != EINTR) break;
+    if (ready[1].revents != 0) held = Fd{::accept4(bound.listener.get(), nullptr, nullptr, SOCK_CLOEXEC)};
+    char byte;
+    if (ready[0].revents != 0 && ::read(STDIN_FILENO, &byte, 1) <= 0) break;
+  }
+  (void)::unlink(path.c_str());
+  (void)::unlink((path + ".lock").c_str());
+  return {};
+}
+
+Result<void> carry_there(const std::string& version, bool inside) {
   for (const int fd : {STDIN_FILENO, STDOUT_FILENO}) {
     struct stat status {};
     if (::fstat(fd, &status) != 0 || !(S_ISFIFO(status.st_mode) || S_ISSOCK(status.st_mode)))
@@ -168,13 +196,17 @@ Result<void> carry_there(const std::string& version) {
                          "this verb is for programs: see 'pctx-sandbox carry --help'");
   }
   allow_descriptors();
-  const Reached reached = PCTX_TRY(reach_namespaces({.version = version, .lent = {}}));
+  BrokerAddress address = PCTX_TRY(broker_address(version));
+  if (inside)
+    PCTX_TRY(wait_for_broker(address));
+  else
+    address = PCTX_TRY(reach_namespaces({.version = version, .lent = {}})).address;
   Fd in{::fcntl(STDIN_FILENO, F_DUPFD_CLOEXEC, 3)}, out{::fcntl(STDOUT_FILENO, F_DUPFD_CLOEXEC, 3)};
   const int null = ::open("/dev/null", O_RDWR | O_CLOEXEC);
   for (const int fd : {STDIN_FILENO, STDOUT_FILENO}) (void)::dup2(null, fd);
   PCTX_TRY(wire::greet(in.get(), out.get(), Millis{60'000}));
   (void)::prctl(PR_SET_NAME, kCarrierProcess);
-  return wire::carry_far(std::move(in), std::move(out), [&] { return connect_broker(reached.address); });
+  return wire::carry_far(std::move(in), std::move(out), [&] { return connect_broker(address); });
 }
 
 }  // namespace pctx::backend

@@ -26,7 +26,11 @@ Result<void> carry_here(const BrokerAddress& address, const CarriedBy& by);
 // The same in a process of its own, once the other end has answered; its words are in the error if it does not.
 Result<void> carry_behind(const BrokerAddress& address, const CarriedBy& by);
 
-// The other end: our standard streams lead to the Broker here, which is started if none runs.
-Result<void> carry_there(const std::string& version);
+// The other end: our standard streams lead to the Broker here, which is started if none runs; `inside` a container it
+// is waited for, since it is the first process there.
+Result<void> carry_there(const std::string& version, bool inside);
+
+// Lets one process connect to `path`, which ends when we do: when our standard input does. Says "1" when it may come.
+Result<void> hold_by_a_string(const std::string& path);
 
 }  // namespace pctx::backend

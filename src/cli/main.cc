@@ -45,6 +45,10 @@ void open_standard_streams() {
 int enter_door(const Words& words) {
   const char* path = std::getenv("PCTX_SANDBOX_DOOR");
   if (path == nullptr || *path == '\0') return 0;
+  if (path == std::string_view{pctx::net::kNoDoor}) {
+    pctx::net::be_without_door();
+    return 0;
+  }
   const bool serves = !words.options.empty() && words.options[0] == "serve";
   const auto entered = pctx::net::enter_door(path, !serves);
   ::unsetenv("PCTX_SANDBOX_DOOR");

@@ -14,12 +14,18 @@ namespace {
 
 constexpr int kRounds = 4;  // of reading one descriptor before others have their turn
 constexpr std::size_t kMostSaid = 400;
+constexpr auto kFresh = std::chrono::milliseconds{5};
 
 Error broken(const std::string& what) {
   return unavailable(fmt::format("the other end of the stream broke its rules: {}", what), "try again");
 }
 
 void make_nonblocking(int fd) { (void)::fcntl(fd, F_SETFL, ::fcntl(fd, F_GETFL) | O_NONBLOCK); }
+
+bool has_data(int fd) {
+  pollfd ready{fd, POLLIN, 0};
+  return ::poll(&ready, 1, 0) > 0;
+}
 
 // The Worker's own words reach neither a terminal nor the end of a line.
 std::string shown(std::string_view said) {
@@ -51,6 +57,7 @@ void Carrier::on_input() {
   if (got < 0 && (errno == EAGAIN || errno == EINTR)) return;
   if (got <= 0) return loop_.stop();  // whatever else was to be said, nobody hears it
   heard_ = sys::Loop::Clock::now();
+  stalled_ |= std::exchange(asked_, false);  // who waited for a word of it goes on
   reader_.feed({bytes.data(), static_cast<std::size_t>(got)});
   for (;;) {
     auto frame = reader_.next();
@@ -65,7 +72,10 @@ void Carrier::on_input() {
 }
 
 Result<void> Carrier::take_any(const Frame& frame) {
-  if (frame.kind == Kind::ping) return {};
+  if (frame.kind == Kind::ping) {
+    if (side_ == Side::far) send({Kind::ping});
+    return {};
+  }
   Line* line = find_line(frame.line);
   if (line == nullptr && frame.kind != Kind::open) {
     // It may have been closed here while this was on its way.
@@ -132,7 +142,16 @@ void Carrier::drop_lease(Line& line) {
     channel = Channel{};
   }
   line.theirs.reset();
-  line.spoke = false;
+  line.spoke = line.begun = false;
+}
+
+// A caller learns that its call was never read, and sends it again, as long as we have not read it ourselves. What has
+// left for an end that died meanwhile is in doubt.
+bool Carrier::is_alive() {
+  if (sys::Loop::Clock::now() - heard_ < kFresh) return true;
+  if (!asked_) send({Kind::ping});
+  asked_ = true;
+  return false;
 }
 
 bool Carrier::full() {
@@ -163,6 +182,7 @@ void Carrier::pump(Line& line) {
 void Carrier::read_stream(Line& line, std::size_t index) {
   Channel& channel = line.streams[index];
   if (!channel.reads) return;
+  if (side_ == Side::near && !line.begun && (!has_data(channel.fd.get()) || !is_alive())) return;
   std::array<char, kMaxData> bytes;
   channel.dry = false;
   for (int round = 0; round < kRounds && channel.credit > 0 && !full(); ++round) {
@@ -170,6 +190,7 @@ void Carrier::read_stream(Line& line, std::size_t index) {
     if (got > 0) {
       channel.credit -= static_cast<std::size_t>(got);
       if (index == 0 && side_ == Side::far) line.spoke = true;
+      line.begun = true;
       send({Kind::data,
             static_cast<std::uint8_t>(index),
             line.id,
@@ -255,7 +276,7 @@ void Carrier::watch(Line& line) {
     });
   };
   const auto& [socket, out, err] = line.streams;
-  const bool reads_socket = line.spoke || (out.dry && err.dry);
+  const bool reads_socket = side_ == Side::far ? line.spoke || (out.dry && err.dry) : line.begun || !asked_;
   const bool writes_socket = line.spoke || (out.pending.empty() && err.pending.empty());
   for (std::size_t i = 0; i < kStreams; ++i) {
     Channel& channel = line.streams[i];

@@ -46,6 +46,7 @@ struct Line {
   std::array<Channel, kStreams> streams;
   // The first bytes of a Worker's socket are its answer, which comes after what it printed: they overtake nothing.
   bool spoke = false;
+  bool begun = false;       // bytes of the caller's have gone to this lease
   bool ready = false;       // there is something to read at `control`
   bool closing = false;     // the other end is gone; what it said is still passed on
   bool gone = false;        // to be forgotten
@@ -73,7 +74,8 @@ class Carrier {
 
   void send(const Frame& frame) { append_frame(out_, frame); }
   void send_packet(const Line& line, std::string_view text);
-  bool full();  // nothing more is to be read until the stream has taken what there is
+  bool is_alive();  // the other end, as far as we know; if not, it is asked, and nothing begins until it has answered
+  bool full();      // nothing more is to be read until the stream has taken what there is
   Line& add_line(std::uint32_t id, Fd control);
   Line* find_line(std::uint32_t id);
   void drop_line(Line& line);  // and says so
@@ -105,7 +107,7 @@ class Carrier {
   void flush();
 
   std::string out_;
-  bool out_watched_ = false, stalled_ = false, leaving_ = false;
+  bool out_watched_ = false, stalled_ = false, leaving_ = false, asked_ = false;
   FrameReader reader_;
   std::string greeting_;
   Result<void> result_ = {};

@@ -37,7 +37,7 @@ enum class Kind : std::uint8_t {
   end,       // no more bytes; the body is 1 if some of the other direction were never read
   drop,      // the caller needs the lease's descriptors no more
   close,     // the connection is gone
-  ping,      // the other end lives
+  ping,      // we live; the far end answers with the same
 };
 
 struct Frame {
