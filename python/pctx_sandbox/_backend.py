@@ -32,6 +32,7 @@ START_SECONDS = 300
 # A Broker answers within a millisecond, on a busy machine within some.
 ANSWER_SECONDS = 3.0
 VARIABLE = "PCTX_SANDBOX_BACKEND"
+_ANSWERED = ("backend", "reason", "socket", "uid", "user", "support", "lent", "notices", "limits")
 
 
 @dataclasses.dataclass(eq=False)
@@ -46,6 +47,7 @@ class Backend:
     support: tuple[str, str] = ("", "")  # a folder for our guest code, and how the Broker sees it
     lent: tuple[str, str] = ("", "")  # the same for copies of folders that calls lend
     notices: tuple[str, ...] = ()
+    limits: str = ""  # of the container around all boxes, in words
     folders: dict[str, None] = dataclasses.field(default_factory=dict)  # what this process wants lent, in order
     copied: set[str] = dataclasses.field(default_factory=set)  # our guest code
 
@@ -71,7 +73,8 @@ class Backend:
 
     def shown(self) -> dict[str, str]:
         """What a receipt says about it."""
-        return {"name": self.name, "reason": self.reason}
+        shown = {"name": self.name, "reason": self.reason}
+        return {**shown, "limits": self.limits} if self.limits else shown
 
     def see_support(self, folder: str) -> str:
         """Our guest code as the Broker finds it: the folder itself, or a copy that the container has."""
@@ -93,6 +96,7 @@ class Backend:
         self.support = (str(answer["support"][0]), str(answer["support"][1]))
         self.lent = (str(answer["lent"][0]), str(answer["lent"][1]))
         self.notices = tuple(map(str, answer["notices"]))
+        self.limits = str(answer["limits"])
 
 
 _lock = threading.Lock()
@@ -176,7 +180,7 @@ def _reach(name: str, folders: Iterable[str] = ()) -> dict[str, Any]:
         )
     try:
         answer = json.loads(done.stdout)
-        return {key: answer[key] for key in ("backend", "reason", "socket", "uid", "user", "support", "lent", "notices")}
+        return {key: answer[key] for key in _ANSWERED}
     except (ValueError, KeyError, TypeError) as error:
         raise SandboxStartupError(
             f"`pctx-sandbox serve --backend` gave an unknown answer: {error!r}\nhint: install the package again"

@@ -34,6 +34,7 @@ struct Reached {
   std::vector<std::string> as_they_are;  // folders and files of the host that its boxes can have without a copy
   std::optional<uid_t> user = {};        // whose copies must be, where that is not who answers at the address
   std::vector<std::string> notices;      // for people: what was built, what is not bounded
+  std::string limits;                    // what bounds all its boxes together, in words; empty: nothing
 };
 
 // One `pctx-sandbox` command inside.

@@ -48,6 +48,7 @@ Json network_json(const NetworkRecord& record, bool attempts_recorded) {
 Json receipt_json(const Receipt& receipt) {
   Json json;
   json["backend"] = {{"name", receipt.backend}, {"reason", receipt.backend_reason}};
+  if (!receipt.backend_limits.empty()) json["backend"]["limits"] = receipt.backend_limits;
   for (const LayerInfo& entry : kLayers) {
     const LayerState& state = receipt.layers[index(entry.layer)];
     json["layers"][std::string{entry.name}] = {{"on", state.on}, {"detail", state.detail}};

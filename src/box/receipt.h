@@ -25,6 +25,7 @@ struct Usage {
 
 struct Receipt {
   std::string backend = "namespaces", backend_reason;  // the reason may be empty: nothing else was thought of
+  std::string backend_limits;                          // of the container around all boxes, in words
   std::array<LayerState, kLayers.size()> layers;
   std::vector<LimitBinding> limits;
   Usage usage;

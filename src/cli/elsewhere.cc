@@ -189,7 +189,8 @@ Result<int> run_elsewhere(const backend::Choice& choice, const RunArguments& arg
   if (arguments.changed) command.words.emplace_back("--changed");
   command.words.emplace_back("--");
   command.words.insert(command.words.end(), prepared.command.argv.begin(), prepared.command.argv.end());
-  command.variables = {{"PCTX_SANDBOX_INSIDE", fmt::format("{} {}", backend.name, choice.reason)}};
+  command.variables = {{"PCTX_SANDBOX_INSIDE", fmt::format("{} {}", backend.name, choice.reason)},
+                       {"PCTX_SANDBOX_INSIDE_LIMITS", reached.limits}};
   const int status = PCTX_TRY(backend.execute(wanted, command));
   PCTX_TRY(bring_back(lent, arguments.quiet));
   if (report) {

@@ -67,6 +67,7 @@ Result<int> run(const RunArguments& arguments) {
     const std::size_t space = words.find(' ');
     ending.receipt.backend = words.substr(0, space);
     ending.receipt.backend_reason = space == std::string_view::npos ? "" : words.substr(space + 1);
+    if (const char* limits = std::getenv("PCTX_SANDBOX_INSIDE_LIMITS")) ending.receipt.backend_limits = limits;
   }
   // Whoever reads the report and wants no words of ours has everything there; stderr is then the guest's alone.
   const bool only_report = report && arguments.quiet;

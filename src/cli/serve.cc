@@ -249,7 +249,8 @@ int reach_backend(const std::string& name, const backend::Wanted& wanted, bool a
                             {"user", reached->user.value_or(reached->address.uid.value_or(::geteuid()))},
                             {"support", {reached->support, reached->support_seen}},
                             {"lent", {reached->lent, reached->lent_seen}},
-                            {"notices", reached->notices}}
+                            {"notices", reached->notices},
+                            {"limits", reached->limits}}
                            .dump());
     return 0;
   }

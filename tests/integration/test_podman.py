@@ -358,6 +358,27 @@ def test_it_has_limits_of_its_own(name, inside):
     assert limits["Memory"] > 0 and limits["PidsLimit"] > 0 and limits["NanoCpus"] > 0
 
 
+def test_limits_of_the_container_are_named_or_refused(pctx, name, monkeypatch):
+    """Memory, CPUs, processes and disks. What the user names and Podman cannot set is an error, not a warning."""
+    monkeypatch.setenv("PCTX_SANDBOX_CONTAINER_LIMITS", "memory=1G,cpus=1,pids=512,io-read=50M,io-write=20M")
+    done = pctx("run", "-q", "--json", "--", "true")
+    if done.returncode == 125:
+        assert "may not set the container's limits" in done.stdout and "cgroup v2" in done.stdout, done.stdout
+        assert os.geteuid() != 0 and state(name) != "running"
+    else:
+        words = done.json()["receipt"]["backend"]["limits"]
+        assert words.startswith("memory 1 GiB, 1 CPUs, 512 processes, disks read 50 MiB a second"), words
+        limits = json.loads(podman("inspect", "--format", "json", name))[0]["HostConfig"]
+        assert (limits["Memory"], limits["NanoCpus"], limits["PidsLimit"]) == (1 << 30, 10**9, 512)
+        for direction, rate in (("Read", 50 << 20), ("Write", 20 << 20)):
+            assert {each["Rate"] for each in limits[f"BlkioDevice{direction}Bps"]} == {rate}
+    monkeypatch.setenv("PCTX_SANDBOX_CONTAINER_LIMITS", "memory=lots")
+    done = pctx("run", "--", "true")
+    assert done.returncode == 125 and "memory=lots" in done.stderr and "hint: write PCTX_SANDBOX_CON" in done.stderr
+    monkeypatch.delenv("PCTX_SANDBOX_CONTAINER_LIMITS")
+    assert one.run().receipt["backend"]["limits"].startswith(("memory ", "processes by an rlimit"))
+
+
 # --- without it -------------------------------------------------------------------------------------------------------
 
 

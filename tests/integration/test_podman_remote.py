@@ -106,7 +106,7 @@ def carrier():
 
 
 def test_it_is_a_stream_that_leads_there(machine):
-    """The control of this whole file: no socket in a shared folder, and leases without descriptors of the container's."""
+    """The control of this whole file: no socket in a shared folder, and leases that were carried."""
     assert sandbox(lambda: 7)() == 7
     assert machine.podman("info", "--format", "{{.Host.ServiceIsRemote}}").stdout == "true\n"
     inspected = json.loads(machine.podman("inspect", machine.name).stdout)[0]

@@ -79,9 +79,8 @@ std::vector<std::string> container_arguments(const ContainerSpec& spec) {
   // Always said: some runtimes raise what is left open beyond what the caller may have, and fail.
   words.insert(words.end(), {"--ulimit", fmt::format("nofile={0}:{0}", spec.files), "--ulimit",
                              fmt::format("nproc={0}:{0}", spec.processes), "--ulimit", "core=0:0"});
-  if (spec.memory != 0)
-    words.insert(words.end(), {"--memory", fmt::format("{}b", spec.memory), "--cpus", std::to_string(spec.cpus),
-                               "--pids-limit", std::to_string(spec.processes)});
+  const std::vector<std::string> limits = limit_arguments(spec.limits, spec.disks);
+  words.insert(words.end(), limits.begin(), limits.end());
   if (spec.own_image) {
     for (const HostPath& entry : spec.system)
       if (entry.kind == PathKind::directory || entry.kind == PathKind::file)

@@ -32,17 +32,10 @@
 namespace pctx::backend::podman {
 namespace {
 
-constexpr Millis kPodmanPatience{120'000}, kBrokerPatience{30'000};
+constexpr Millis kBrokerPatience{30'000};
 constexpr int kAnswerMillis = 3000, kBusyMillis = 30'000;
-constexpr std::size_t kMostWords = 64_KiB;
 constexpr std::uint64_t kMostFiles = 65536, kMostProcesses = 16384;
 constexpr const char* kStampLabel = "pctx-sandbox-program";
-
-std::string user_name() {
-  for (const char* name : {"USER", "LOGNAME"})
-    if (const char* value = std::getenv(name); value != nullptr && *value != '\0') return value;
-  return fmt::format("#{}", ::geteuid());
-}
 
 Result<std::string> podman_program() {
   std::string found = sys::find_program("podman");
@@ -73,6 +66,19 @@ Answer ask(const BrokerAddress& address, int millis) {
 std::string image_of_the_user() {
   const char* named = std::getenv("PCTX_SANDBOX_IMAGE");
   return named != nullptr ? named : "";
+}
+
+std::string limits_of_the_user() {
+  const char* named = std::getenv("PCTX_SANDBOX_CONTAINER_LIMITS");
+  return named != nullptr ? named : "";
+}
+
+Error limits_refused(std::string_view words) {
+  const std::string said{words.substr(0, std::min<std::size_t>(words.size(), 600))};
+  return unavailable(
+      fmt::format("Podman may not set the container's limits for this user (it says: {})",
+                  said.substr(0, said.find_last_not_of('\n') + 1)),
+      "unset PCTX_SANDBOX_CONTAINER_LIMITS; limits without root take cgroup v2 with delegated controllers");
 }
 
 // Copies for callers that were killed: nobody else knows of them.
@@ -148,15 +154,21 @@ class Agent {
 };
 
 Reached Agent::reached() const {
-  std::vector<std::string> folders;
-  for (const LentFolder& each : noted_folders()) folders.push_back(each.path);
+  Reached reached{.address = address_, .support = place_.support, .support_seen = kSupportInside, .lent = place_.lent};
+  reached.lent_seen = kLentInside;
+  for (const LentFolder& each : noted_folders()) reached.as_they_are.push_back(each.path);
   for (const HostPath& each : lent_system())
-    if (each.kind == PathKind::directory) folders.push_back(each.path);
-  return {address_, place_.support, kSupportInside, place_.lent, kLentInside, std::move(folders), place_.uid, notices_};
+    if (each.kind == PathKind::directory) reached.as_they_are.push_back(each.path);
+  reached.user = place_.uid;
+  reached.notices = notices_;
+  reached.limits = read_note(place_, "limits");
+  return reached;
 }
 
 bool Agent::has_what_is_wanted() const {
-  if (read_note(place_, "image-of-the-user") != image_of_the_user()) return false;
+  if (read_note(place_, "image-of-the-user") != image_of_the_user() ||
+      read_note(place_, "limits-of-the-user") != limits_of_the_user())
+    return false;
   const std::vector<LentFolder> folders = noted_folders();
   const std::vector<HostPath> system = lent_system();
   const auto has = [&](const std::string& each) { return has_folder(folders, system, each); };
@@ -269,8 +281,13 @@ Result<ContainerSpec> Agent::specify() {
   spec.files = std::min<std::uint64_t>(files.rlim_max, kMostFiles);
   spec.processes = std::min<std::uint64_t>(processes.rlim_max, kMostProcesses);
   struct sysinfo machine {};
-  if (::sysinfo(&machine) == 0) spec.memory = std::uint64_t{machine.totalram} * machine.mem_unit / 4 * 3;
-  spec.cpus = static_cast<unsigned>(std::max(1L, ::sysconf(_SC_NPROCESSORS_ONLN)));
+  ContainerLimits limits;
+  if (::sysinfo(&machine) == 0) limits.memory = std::uint64_t{machine.totalram} * machine.mem_unit / 4 * 3;
+  limits.cpus = static_cast<std::uint32_t>(std::max(1L, ::sysconf(_SC_NPROCESSORS_ONLN))) * 1000;
+  limits.pids = spec.processes;
+  spec.limits = PCTX_TRY(read_limits(limits_of_the_user(), limits));
+  spec.processes = std::min(spec.processes, spec.limits.pids);
+  spec.disks = disks_of_the_host();
   std::uint64_t word = 0;
   if (::getrandom(&word, sizeof word, 0) != sizeof word) return os_error("no random numbers");
   spec.door = fmt::format("door-{:016x}.sock", word);
@@ -289,6 +306,13 @@ Result<void> Agent::start() {
     if (!place_.remote) door = PCTX_TRY(net::Door::open(sys::join(place_.run, spec.door), place_.uid, place_.gid));
     const auto done = PCTX_TRY(sys::run_program(container_arguments(spec), -1, kMostWords, kPodmanPatience));
     if (done.status == 0) {
+      if (leaves_limits_out(done.err)) {
+        if (spec.limits.named) {
+          (void)podman::podman({"rm", "--force", "--ignore", place_.container});
+          return limits_refused(done.err);
+        }
+        spec.limits.none = true;
+      }
       if (door) PCTX_TRY(net::Door::serve_behind(*std::move(door)));
       break;
     }
@@ -304,19 +328,24 @@ Result<void> Agent::start() {
     } else if (trouble == Trouble::in_the_way) {
       // Half removed, or being removed: Podman's own clean-up runs beside us.
       (void)podman::podman({"rm", "--force", "--ignore", place_.container});
-    } else if (trouble == Trouble::no_limits && spec.memory != 0) {
-      spec.memory = 0;
-      notices_.push_back("the container has no limits of its own: Podman may not set cgroups for this user");
+    } else if (trouble == Trouble::no_limits && spec.limits.named) {
+      return limits_refused(done.err);
+    } else if (trouble == Trouble::no_limits && !spec.limits.none) {
+      spec.limits.none = true;
     } else {
       return explain_failure(done.err, user_name());
     }
   }
+  if (spec.limits.none)
+    notices_.push_back("the container has no limits of its own: Podman may not set cgroups for this user");
   // The image before has no name any more, and no container of ours.
   if (!stale_.empty()) (void)podman::podman({"rmi", stale_});
   std::string folders = write_folders(spec.lent);
   if (!spec.store.empty()) folders += write_folders(PCTX_TRY(folders_to_lend({}, {}, {spec.store})));
   PCTX_TRY(write_note(place_, "lent-folders", folders));
   PCTX_TRY(write_note(place_, "image-of-the-user", image_of_the_user()));
+  PCTX_TRY(write_note(place_, "limits-of-the-user", limits_of_the_user()));
+  PCTX_TRY(write_note(place_, "limits", shown_limits(spec.limits)));
   return wait_for_broker();
 }
 
@@ -365,37 +394,5 @@ Result<void> Agent::wait_for_broker() {
 }  // namespace
 
 Result<Reached> reach(const Wanted& wanted) { return Agent{PCTX_TRY(find_place()), wanted}.reach(); }
-
-Standing look() {
-  const std::string program = sys::find_program("podman");
-  if (program.empty()) return {false, "Podman is not installed", install_command()};
-  const auto info = sys::run_program(
-      {program, "info", "--format",
-       "{{.Version.Version}} {{.Host.OCIRuntime.Name}} {{.Host.CgroupsVersion}} {{.Host.CgroupManager}}"},
-      -1, kMostWords, kPodmanPatience);
-  if (!info) return {false, info.error().what, info.error().hint};
-  if (info->status != 0) {
-    const Error error = explain_failure(info->err, user_name());
-    return {false, error.what, error.hint};
-  }
-  const auto words = sys::split(std::string_view{info->out}.substr(0, info->out.find('\n')), ' ');
-  if (words.size() < 4) return {false, fmt::format("'podman info' says '{}'", info->out), "try it by hand"};
-  if (!named_machine().empty())
-    return {
-        true,
-        fmt::format("Podman {} of another machine, with {}, cgroup {} ({})", words[0], words[1], words[2], words[3]),
-        ""};
-  if (::geteuid() != 0) {
-    const HostFeatures host = probe_host();
-    if (!host.subuid || !host.subgid) {
-      const Error error = explain_failure("no subuid ranges found", user_name());
-      return {false, error.what, error.hint};
-    }
-  }
-  return {true,
-          fmt::format("Podman {}, {}, with {}, cgroup {} ({})", words[0], ::geteuid() == 0 ? "as root" : "rootless",
-                      words[1], words[2], words[3]),
-          ""};
-}
 
 }  // namespace pctx::backend::podman

@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "backend/backend.h"
+#include "base/units.h"
 #include "sys/host.h"
 
 namespace pctx::backend::podman {
@@ -70,6 +71,20 @@ bool has_folder(const std::vector<LentFolder>& folders, const std::vector<HostPa
 Result<std::vector<LentFolder>> folders_to_lend(std::vector<LentFolder> folders, const std::vector<HostPath>& system,
                                                 const std::vector<std::string>& wanted);
 
+// Of the container itself.
+struct ContainerLimits {
+  std::uint64_t memory = 0, pids = 0;
+  std::uint32_t cpus = 1000;                // thousandths
+  std::uint64_t io_read = 0, io_write = 0;  // bytes per second of each disk; 0: no limit
+  bool named = false;                       // by the user: what cannot be had is an error
+  bool none = false;                        // Podman may not set any
+};
+// What PCTX_SANDBOX_CONTAINER_LIMITS says, over the defaults.
+Result<ContainerLimits> read_limits(std::string_view text, ContainerLimits defaults);
+std::vector<std::string> limit_arguments(const ContainerLimits& limits, const std::vector<std::string>& disks);
+std::string shown_limits(const ContainerLimits& limits);
+std::vector<std::string> disks_of_the_host();
+
 // Everything that the container's command line depends on.
 struct ContainerSpec {
   Place place;
@@ -83,11 +98,11 @@ struct ContainerSpec {
   std::string version, door;    // door: name below `run`, empty for none
   std::string ipc = "none";     // its own, and no /dev/shm; Podman before 4.0 knows "private" only
   std::vector<HostPath> system;
-  std::vector<LentFolder> lent;  // read-only
-  std::string store;             // of Environments, read-write; empty where they are built outside
-  std::uint64_t files = 1024, processes = 1024;
-  std::uint64_t memory = 0;  // 0: no limits of the container's own
-  unsigned cpus = 1;
+  std::vector<LentFolder> lent;                  // read-only
+  std::string store;                             // of Environments, read-write; empty where they are built outside
+  std::uint64_t files = 1024, processes = 1024;  // rlimits
+  ContainerLimits limits;
+  std::vector<std::string> disks;
 };
 std::vector<std::string> container_arguments(const ContainerSpec& spec);
 
@@ -102,9 +117,17 @@ Result<Fd> hold_from_outside(const Place& place, const std::string& door);
 // The way of callers to a Broker on another machine, once that answers.
 Result<void> carry_callers(const Place& place, const BrokerAddress& address);
 
+// How long a command of Podman's may take, and how much of what it says is read.
+inline constexpr Millis kPodmanPatience{120'000};
+inline constexpr std::size_t kMostWords = 64_KiB;
+// The caller's name, for messages.
+std::string user_name();
+
 // What Podman's words mean, and what to do. `user` is the caller's name.
 enum class Trouble { other, no_image, in_the_way, no_limits, runtime_hybrid, older_podman };
 Trouble trouble_in(std::string_view words);
+// Podman started the container, and says in passing that it leaves limits out.
+bool leaves_limits_out(std::string_view words);
 Error explain_failure(std::string_view words, const std::string& user);
 // The line that installs Podman here.
 std::string install_command();

@@ -23,7 +23,7 @@ ContainerSpec example() {
   spec.profile = "/run/u/podman/seccomp.json";
   spec.version = "9.9.9";
   spec.system = {{"/usr", PathKind::directory, ""}, {"/bin", PathKind::link, "usr/bin"}};
-  spec.memory = 1 << 30;
+  spec.limits = {.memory = 1 << 30, .pids = 1000, .cpus = 1500};
   return spec;
 }
 
@@ -71,6 +71,31 @@ TEST(PodmanContainer, LendsTheSystemReadOnlyAndLinksAsLinks) {
   const auto words = container_arguments(example());
   EXPECT_TRUE(has(words, {"--volume", "/usr:/usr:ro"}));
   EXPECT_FALSE(has(words, {"--volume", "/bin:/bin:ro"}));
+}
+
+TEST(PodmanLimits, AreReadOverTheDefaults) {
+  const ContainerLimits defaults{.memory = 1 << 30, .pids = 1000, .cpus = 2000};
+  const auto none = read_limits("", defaults);
+  ASSERT_TRUE(none.has_value());
+  EXPECT_FALSE(none->named);
+  const auto some = read_limits("memory=2G,io-read=50M,cpus=0.5", defaults);
+  ASSERT_TRUE(some.has_value());
+  EXPECT_TRUE(some->named);
+  EXPECT_EQ(some->memory, std::uint64_t{2} << 30);
+  EXPECT_EQ(some->pids, 1000U);
+  const auto words = limit_arguments(*some, {"/dev/a", "/dev/b"});
+  EXPECT_TRUE(has(words, {"--cpus", "0.5", "--pids-limit", "1000"}));
+  EXPECT_TRUE(has(words, {"--device-read-bps", "/dev/a:52428800", "--device-read-bps", "/dev/b:52428800"}));
+  EXPECT_EQ(std::count(words.begin(), words.end(), "--device-write-bps"), 0);
+  EXPECT_NE(shown_limits(*some).find("disks read 50 MiB a second, disks write unlimited"), std::string::npos);
+  for (const char* wrong : {"memory", "memory=x", "memory=1", "disk=1G", "cpus=-1", "cpus=0", "pids=1", "pids=many"})
+    EXPECT_FALSE(read_limits(wrong, defaults).has_value()) << wrong;
+}
+
+TEST(PodmanLimits, ThatPodmanLeavesOutAreNoticed) {
+  EXPECT_TRUE(leaves_limits_out("Resource limits are not supported and ignored on cgroups V1 rootless systems"));
+  EXPECT_FALSE(leaves_limits_out(""));
+  EXPECT_TRUE(limit_arguments({.none = true}, {"/dev/a"}).empty());
 }
 
 class LentFolders : public testing::Test {

@@ -81,6 +81,11 @@ Trouble trouble_in(std::string_view words) {
   return Trouble::other;
 }
 
+bool leaves_limits_out(std::string_view words) {
+  return words.find("not supported and ignored") != std::string_view::npos ||
+         words.find("discarded") != std::string_view::npos;
+}
+
 Error explain_failure(std::string_view words, const std::string& user) {
   for (const Meaning& meaning : kMeanings)
     if (words.find(meaning.words) != std::string_view::npos)
