@@ -32,7 +32,7 @@ START_SECONDS = 300
 # A Broker answers within a millisecond, on a busy machine within some.
 ANSWER_SECONDS = 3.0
 VARIABLE = "PCTX_SANDBOX_BACKEND"
-_ANSWERED = ("backend", "reason", "socket", "uid", "support", "lent", "notices", "limits")
+_ANSWERED = ("backend", "reason", "socket", "uid", "user", "support", "lent", "notices", "limits")
 
 
 @dataclasses.dataclass(eq=False)
@@ -43,6 +43,7 @@ class Backend:
     reason: str
     socket: str = ""
     uid: int = -1
+    user: int = -1  # whose copies of lent folders must be
     support: tuple[str, str] = ("", "")  # a folder for our guest code, and how the Broker sees it
     lent: tuple[str, str] = ("", "")  # the same for copies of folders that calls lend
     notices: tuple[str, ...] = ()
@@ -91,7 +92,7 @@ class Backend:
         return there + path[len(here) :] if here and path.startswith(here + "/") else path
 
     def _take(self, answer: dict[str, Any]) -> None:
-        self.socket, self.uid = str(answer["socket"]), int(answer["uid"])
+        self.socket, self.uid, self.user = str(answer["socket"]), int(answer["uid"]), int(answer["user"])
         self.support = (str(answer["support"][0]), str(answer["support"][1]))
         self.lent = (str(answer["lent"][0]), str(answer["lent"][1]))
         self.notices = tuple(map(str, answer["notices"]))

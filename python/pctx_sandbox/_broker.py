@@ -41,6 +41,8 @@ _SOCK_STREAM = int(socket.SOCK_STREAM)
 _MSG_TRUNC = int(getattr(socket, "MSG_TRUNC", 0))
 START = b'{"start": {}}'
 DONE = b'{"done": {}}'
+LEASED = b'{"leased": {}}'
+LEASED_CARRIED = b'{"leased": {"carried": true}}'
 
 
 class BrokerGone(ConnectionError):
@@ -56,12 +58,13 @@ class LeaseError(SandboxError):
 
 
 class Lease:
-    """One waiting Worker: its socket and the reading ends of its output."""
+    """One waiting Worker: its socket and the reading ends of its output. `carried`: no descriptor gets to it."""
 
-    __slots__ = ("err_fd", "out_fd", "sock", "sock_fd")
+    __slots__ = ("carried", "err_fd", "out_fd", "sock", "sock_fd")
 
-    def __init__(self, descriptors: Sequence[int]) -> None:
+    def __init__(self, descriptors: Sequence[int], carried: bool = False) -> None:
         self.sock_fd, self.out_fd, self.err_fd = descriptors
+        self.carried = carried
         # The C type, told what it is: the class around it takes longer than the system calls that follow.
         self.sock = _socket.socket(_AF_UNIX, _SOCK_STREAM, 0, self.sock_fd)
 
@@ -188,7 +191,8 @@ class Connection:
             return True
         if ancillary:
             data = ancillary[0][2]
-            self._take_lease(_THREE.unpack(data) if len(data) == _THREE.size else take_descriptors(ancillary))
+            carried = size != len(LEASED) and self._buffer.startswith(LEASED_CARRIED)
+            self._take_lease(_THREE.unpack(data) if len(data) == _THREE.size else take_descriptors(ancillary), carried)
             return True
         if flags & _MSG_TRUNC:
             raise BrokerGone("the Broker sent a packet that is too large")
@@ -199,12 +203,12 @@ class Connection:
         self._take_message(bytes(self._buffer[:size]))
         return True
 
-    def _take_lease(self, descriptors: Sequence[int]) -> None:
+    def _take_lease(self, descriptors: Sequence[int], carried: bool) -> None:
         if len(descriptors) != LEASE_DESCRIPTORS or self.lease is not None:
             for fd in descriptors:
                 os.close(fd)
             raise BrokerGone("the Broker sent a lease that was not asked for, or half of one")
-        self.lease = Lease(descriptors)
+        self.lease = Lease(descriptors, carried)
 
     def _take_report(self, descriptors: Sequence[int]) -> None:
         """How a Worker ended, where the list of what it changed is too long for a packet."""
@@ -230,6 +234,12 @@ class Connection:
             raise LeaseError(str(error.get("kind", "")), str(error.get("message", "")), str(error.get("hint") or ""))
         elif "mounted" in message:
             self._mounted = True
+        elif "leased" in message:
+            raise LeaseError(
+                "unavailable",
+                "the way to the Broker drops the descriptors of a Worker",
+                "reach it through `pctx-sandbox carry`, which needs none",
+            )
         elif "queued" in message:
             log.info("waiting for a Worker, %s calls ahead", message["queued"].get("ahead"))
 

@@ -14,10 +14,10 @@ from typing import Any
 
 from .errors import SerializationError
 from .guest import buffers as guest_buffers
-from .guest.buffers import Table, expect_sealed, expect_table, pack, send_inline
+from .guest.buffers import Early, Table, expect_sealed, expect_table, pack, send_inline
 from .guest.tags import NotData
 
-__all__ = ["DEFAULT_LIMIT", "Table", "map_buffers", "pack", "receive_inline", "send_inline"]
+__all__ = ["DEFAULT_LIMIT", "Early", "Table", "map_buffers", "pack", "receive_inline", "send_inline"]
 
 DEFAULT_LIMIT = 4 << 30
 
@@ -58,7 +58,7 @@ def _map_private(fd: int, size: int) -> memoryview:
 
 
 def receive_inline(
-    channel: socket.socket, table: Sequence[tuple[int, int]], limit: int = DEFAULT_LIMIT
+    channel: socket.socket | Early, table: Sequence[tuple[int, int]], limit: int = DEFAULT_LIMIT
 ) -> list[memoryview]:
     """The buffers that a guest sent over the socket, where memfd_create is refused. A timeout of the socket's binds."""
     try:

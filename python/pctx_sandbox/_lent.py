@@ -39,7 +39,7 @@ class LentFolder:
         """A Broker is asked for a box with the folder before a call fills it."""
         os.makedirs(self._copy, 0o700, exist_ok=True)
         if os.geteuid() == 0:
-            os.chown(self._copy, self._backend.uid, self._backend.uid)
+            os.chown(self._copy, self._backend.user, self._backend.user)
 
     def remove(self) -> None:
         shutil.rmtree(self._copy, ignore_errors=True)
@@ -68,7 +68,7 @@ class LentFolder:
     def _start(self) -> subprocess.Popen[bytes]:
         command = [_program.find_program(), "lend", self._folder, self._copy]
         if os.geteuid() == 0:
-            command += ["--uid", str(self._backend.uid), "--gid", str(self._backend.uid)]
+            command += ["--uid", str(self._backend.user), "--gid", str(self._backend.user)]
         return subprocess.Popen(
             command,
             stdin=subprocess.PIPE,

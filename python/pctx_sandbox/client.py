@@ -6,9 +6,10 @@ the Worker is the first to wake up; a call that does not fit into the socket at 
 
 from __future__ import annotations
 
-import _socket
 import concurrent.futures
+import contextlib
 import dataclasses
+import mmap
 import os
 import select
 import socket
@@ -206,6 +207,8 @@ def _never_read(lease: Lease | None) -> bool:
 
 def _send(lease: Lease, call: Call) -> list[memoryview]:
     """Sends as much of the call as goes without waiting; returns the rest."""
+    if lease.carried:
+        return _send_carried(lease, call)
     rights: list[tuple[int, int, bytes]] = []
     if call.fd >= 0:
         rights = [(socket.SOL_SOCKET, socket.SCM_RIGHTS, struct.pack("i", call.fd))]
@@ -214,6 +217,20 @@ def _send(lease: Lease, call: Call) -> list[memoryview]:
     except OSError:
         raise _NotStarted from None
     return [] if sent == sum(map(len, call.parts)) else _after(map(memoryview, call.parts), sent)
+
+
+def _send_carried(lease: Lease, call: Call) -> list[memoryview]:
+    """Where no descriptor gets through, large buffers follow the body, and the Worker is asked to do the same."""
+    head = bytearray(call.parts[0])
+    head[wire.FLAGS_AT] = wire.FLAG_INLINE
+    parts = [memoryview(head), *(memoryview(part) for part in call.parts[1:])]
+    if call.fd >= 0 and (size := os.fstat(call.fd).st_size):
+        parts.append(memoryview(mmap.mmap(call.fd, size, flags=mmap.MAP_PRIVATE, prot=mmap.PROT_READ)))
+    try:
+        sent = lease.sock.sendmsg(parts, [], _SEND_FLAGS)
+    except OSError:
+        raise _NotStarted from None
+    return _after(parts, sent)
 
 
 def _after(parts: Iterable[memoryview], sent: int) -> list[memoryview]:
@@ -310,6 +327,8 @@ def _death(
 ) -> Exception:
     """Why there is no answer: a limit, a crash, an exit, or a Worker that was taken away before it began."""
     try:
+        if lease.carried:
+            _follow(connection, lease, poll, output)
         _drain(lease, poll, output)
         if not connection.started:
             connection.start()  # late, but it is owed an answer
@@ -325,6 +344,23 @@ def _death(
     if kind not in ("timed_out", "out_of_memory") and (unread or (kind == "signaled" and _never_read(lease))):
         return _NotStarted()
     return _raised.ended(end, call.name, call.settings)
+
+
+def _follow(connection: Connection, lease: Lease, poll: select.poll, output: Output) -> None:
+    """What the Worker printed is still on its way, and the Broker's word comes after all of it."""
+    if not connection.started:
+        connection.start()
+    streams = {lease.out_fd: "stdout", lease.err_fd: "stderr"}
+    with contextlib.suppress(KeyError):
+        poll.unregister(lease.sock_fd)  # it stays readable: it has ended
+    deadline = time.monotonic() + _broker.PATIENCE
+    while (left := deadline - time.monotonic()) > 0:
+        ready = poll.poll(int(left * 1000) + 1)
+        for fd, _ in ready:
+            if fd in streams and not output.pump(streams[fd], fd):
+                poll.unregister(fd)
+        if connection.fd in (fd for fd, _ in ready):
+            return
 
 
 def _lost(call: Call, error: Exception) -> SandboxError:
@@ -348,25 +384,9 @@ def _drain(lease: Lease, poll: select.poll, output: Output) -> None:
     output.finish()
 
 
-class _Channel:
-    """The Worker's socket, after what was read from it too early."""
-
-    def __init__(self, early: memoryview, sock: _socket.socket) -> None:
-        self._early = early
-        self._sock = sock
-
-    def recv_into(self, target: memoryview, size: int) -> int:
-        if not self._early:
-            return self._sock.recv_into(target, size)
-        taken = self._early[:size]
-        target[: len(taken)] = taken
-        self._early = self._early[len(taken) :]
-        return len(taken)
-
-
 def _buffers(lease: Lease, call: Call, answer: wire.Frame, reader: wire.AnswerReader) -> list[memoryview]:
     """The large buffers of an answer, from its memfd or, where the box may not make one, from the socket."""
-    from ._buffers import map_buffers, receive_inline
+    from ._buffers import Early, map_buffers, receive_inline
 
     limit = call.settings.memory_mb * MIB
     if answer.fd >= 0:
@@ -376,7 +396,6 @@ def _buffers(lease: Lease, call: Call, answer: wire.Frame, reader: wire.AnswerRe
             os.close(answer.fd)
     lease.sock.settimeout(call.settings.timeout_sec + GRACE_SECONDS)
     try:
-        channel: Any = _Channel(reader.excess(), lease.sock)
-        return receive_inline(channel, answer.table, limit)
+        return receive_inline(Early(reader.excess(), lease.sock), answer.table, limit)
     except OSError as error:
         raise _raised.malformed(f"its buffers did not arrive: {error}") from None

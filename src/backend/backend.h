@@ -32,6 +32,7 @@ struct Reached {
   std::string lent;          // folder for copies of lent folders on the host; empty: they are lent as they are
   std::string lent_seen;
   std::vector<std::string> as_they_are;  // folders and files of the host that its boxes can have without a copy
+  std::optional<uid_t> user = {};        // whose copies must be, where that is not who answers at the address
   std::vector<std::string> notices;      // for people: what was built, what is not bounded
   std::string limits;                    // what bounds all its boxes together, in words; empty: nothing
 };

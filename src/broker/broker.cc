@@ -444,7 +444,7 @@ std::string Broker::status() const {
   Json json{{"pid", ::getpid()},
             {"sessions", sessions_.size()},
             {"memory_budget", options_.memory_budget},
-            {"relay", !options_.inside || net::door_is_open()},
+            {"relay", !options_.inside || net::is_without_door() || net::door_is_open()},
             {"seconds", std::chrono::duration_cast<std::chrono::seconds>(Clock::now() - since_).count()},
             {"pools", Json::array()}};
   for (const auto& [key, entry] : pools_) {

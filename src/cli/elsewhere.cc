@@ -38,7 +38,7 @@ class Stage {
     stage.name_ = fmt::format("run-{}", ::getpid());
     stage.here_ = sys::join(reached.lent, stage.name_);
     stage.there_ = sys::join(reached.lent_seen, stage.name_);
-    stage.uid_ = reached.address.uid.value_or(::geteuid());
+    stage.uid_ = reached.user.value_or(reached.address.uid.value_or(::geteuid()));
     PCTX_TRY(env::remove_tree(stage.parent_.get(), stage.name_));
     if (::mkdir(stage.here_.c_str(), 0700) != 0 || ::chmod(stage.here_.c_str(), 0711) != 0)
       return os_error(fmt::format("cannot make {}", stage.here_));
@@ -182,6 +182,7 @@ Result<int> run_elsewhere(const backend::Choice& choice, const RunArguments& arg
   command.words = {
       "run", "--backend", "namespaces", "--policy", stage.there("policy.json"), "--report", stage.there("report.json")};
   command.terminal = arguments.tty;
+  command.network = policy.network != Network::none;
   if (arguments.tty) command.words.emplace_back("--tty");
   if (arguments.json) command.words.emplace_back("--json");
   if (arguments.quiet) command.words.emplace_back("--quiet");

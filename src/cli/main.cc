@@ -45,6 +45,10 @@ void open_standard_streams() {
 int enter_door(const Words& words) {
   const char* path = std::getenv("PCTX_SANDBOX_DOOR");
   if (path == nullptr || *path == '\0') return 0;
+  if (path == std::string_view{pctx::net::kNoDoor}) {
+    pctx::net::be_without_door();
+    return 0;
+  }
   const bool serves = !words.options.empty() && words.options[0] == "serve";
   const auto entered = pctx::net::enter_door(path, !serves);
   ::unsetenv("PCTX_SANDBOX_DOOR");
@@ -80,6 +84,7 @@ int main(int argc, char** argv) {  // NOLINT(bugprone-exception-escape)
   add_serve(app, words, status);
   add_sandbubble(app, status);
   add_lend(app, status);
+  add_carry(app, words, status);
   add_completions(app, status);
   app.add_subcommand("help", "Print this help")->callback([&] { fmt::print("{}", app.help()); });
   try {

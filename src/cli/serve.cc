@@ -246,6 +246,7 @@ int reach_backend(const std::string& name, const backend::Wanted& wanted, bool a
                             {"reason", choice->reason},
                             {"socket", reached->address.socket},
                             {"uid", reached->address.uid.value_or(::geteuid())},
+                            {"user", reached->user.value_or(reached->address.uid.value_or(::geteuid()))},
                             {"support", {reached->support, reached->support_seen}},
                             {"lent", {reached->lent, reached->lent_seen}},
                             {"notices", reached->notices},

@@ -46,6 +46,7 @@ void add_apparmor(CLI::App& app, int& status);
 void add_sandbubble(CLI::App& app, int& status);
 void add_setup(CLI::App& app, int& status);
 void add_lend(CLI::App& app, int& status);
+void add_carry(CLI::App& app, const Words& words, int& status);
 void add_serve(CLI::App& app, const Words& words, int& status);
 void add_completions(CLI::App& app, int& status);
 

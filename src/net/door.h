@@ -39,6 +39,11 @@ class Door {
   std::vector<pid_t> relays_;  // that run
 };
 
+// Inside, where no door can be: on another machine. Relays are refused then.
+inline constexpr const char* kNoDoor = "none";
+void be_without_door();
+bool is_without_door();
+
 // Inside. From here on relays of this process start outside; `die_with_it`: the end of the outside ends this process.
 Result<void> enter_door(const std::string& path, bool die_with_it);
 // -1: there is none, relays are children of this process.

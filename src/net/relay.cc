@@ -57,6 +57,9 @@ Relay::~Relay() = default;
 Result<Relay> Relay::start() {
   auto [ours, theirs] = PCTX_TRY(wire::pair(SOCK_SEQPACKET | SOCK_NONBLOCK));
   auto state = std::make_unique<State>();
+  if (net::is_without_door())
+    return unavailable("boxes on another machine have no way to the relay of this one: they have no network by name",
+                       "call without allow_network, or with a backend of this machine");
   if (net::door() >= 0) {
     PCTX_TRY(net::start_relay_outside(std::move(theirs)));
     state->control = std::move(ours);

@@ -6,6 +6,7 @@ the same memory, can change nothing: the file is sealed before it is sent.
 
 from __future__ import annotations
 
+import _socket
 import errno
 import fcntl
 import mmap
@@ -125,7 +126,23 @@ def send_inline(channel: socket.socket, buffers: Sequence[memoryview]) -> None:
         end = offset + length
 
 
-def receive_inline(channel: socket.socket, table: Sequence[tuple[int, int]], limit: int) -> list[memoryview]:
+class Early:
+    """A socket, after what was read from it too early."""
+
+    def __init__(self, early: memoryview | bytes, sock: socket.socket | _socket.socket) -> None:
+        self._early = memoryview(early)
+        self._sock = sock
+
+    def recv_into(self, target: memoryview, size: int) -> int:
+        if not self._early:
+            return self._sock.recv_into(target, size)
+        taken = self._early[:size]
+        target[: len(taken)] = taken
+        self._early = self._early[len(taken) :]
+        return len(taken)
+
+
+def receive_inline(channel: socket.socket | Early, table: Sequence[tuple[int, int]], limit: int) -> list[memoryview]:
     """What `send_inline` sent. The table is checked first, and memory is taken only as bytes arrive."""
     expect_table(table, limit)
     if not table:

@@ -2,7 +2,7 @@
 
 The Worker's end is hostile: the host never allocates by a length it has only been told, takes at most one descriptor,
 and reads exactly one answer. A frame is a 24-byte header, a table of buffers, and a body; the buffers lie in a memfd
-that comes with the header, or follow the body where a box may not make one.
+that comes with the header, or follow the body where a box may not make one, or where no descriptor gets through.
 """
 
 from __future__ import annotations
@@ -26,6 +26,10 @@ PARTS = struct.Struct("<II")
 # Set in the first length if the arguments, in the second if the function is a pickle without tagged values.
 PLAIN = 1 << 31
 FLAG_MEMFD = 1
+# Of a call: no descriptor gets through to its caller, nor from there. Its buffers follow the body, and so must those of
+# the answer.
+FLAG_INLINE = 2
+FLAGS_AT = 7
 PYTHON_MINOR = sys.version_info[1]
 
 CALL = 1
@@ -69,6 +73,8 @@ class Frame(NamedTuple):
     body: memoryview
     table: Table
     fd: int
+    inline: bool = False
+    excess: memoryview | bytes = b""  # of a call: what was read beyond the body
 
 
 class Header(NamedTuple):
@@ -77,6 +83,7 @@ class Header(NamedTuple):
     has_fd: bool
     body: int
     buffers: int
+    inline: bool = False
 
 
 def pack_header(kind: int, body: int, buffers: int = 0, has_fd: bool = False) -> bytes:
@@ -95,11 +102,11 @@ def unpack_header(data: bytes | bytearray) -> Header:
         raise ProtocolError("a frame does not begin with its mark")
     if version != VERSION:
         raise ProtocolError(f"a frame has version {version}, not {VERSION}")
-    if flags & ~FLAG_MEMFD or reserved:
+    if flags not in (0, FLAG_MEMFD, FLAG_INLINE) or reserved:
         raise ProtocolError("a frame uses bits that mean nothing yet")
     if buffers > MOST_BUFFERS:
         raise ProtocolError(f"a frame announces {buffers} buffers, more than {MOST_BUFFERS}")
-    return Header(kind, minor, bool(flags), body, buffers)
+    return Header(kind, minor, flags == FLAG_MEMFD, body, buffers, flags == FLAG_INLINE)
 
 
 def unpack_table(data: bytes | bytearray | memoryview) -> Table:
@@ -163,7 +170,7 @@ class AnswerReader:
         longest = LONGEST_TEXT if header.kind in (RAISED, REFUSED) else self._longest_data
         if header.body > longest:
             raise ProtocolError(f"an answer announces {header.body} bytes, more than the limit of {longest}")
-        if header.has_fd != (self.fd >= 0):
+        if header.inline or header.has_fd != (self.fd >= 0):
             raise ProtocolError("an answer's memfd is missing or was not announced")
         self.header = header
         self._size = HEADER.size + header.buffers * TABLE_ENTRY.size + header.body
@@ -221,7 +228,9 @@ def read_call(sock: socket.socket) -> Frame:
     _fill(sock, received, body + header.body)
     view = memoryview(received)
     fd = descriptors[0] if descriptors else -1
-    return Frame(header.kind, header.minor, view[body : body + header.body], unpack_table(view[HEADER.size : body]), fd)
+    end = body + header.body
+    table = unpack_table(view[HEADER.size : body])
+    return Frame(header.kind, header.minor, view[body:end], table, fd, header.inline, view[end:])
 
 
 def _fill(sock: socket.socket, received: bytearray, size: int) -> None:

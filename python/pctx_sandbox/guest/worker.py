@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import errno
 import io
 import json
 import os
@@ -50,7 +51,7 @@ def warm() -> None:
     with ours, theirs:
         for _ in range(_WARM_ROUNDS):
             wire.send_frame(ours, wire.CALL, _dummy_call)
-            _send(theirs, *_answer(wire.read_call(theirs)))
+            _send(theirs, *_answer(wire.read_call(theirs), theirs))
             ours.recv(wire.CHUNK)
 
 
@@ -83,9 +84,9 @@ def serve(sock: int, before_call: Callable[[], object] = lambda: None) -> None:
             warm()
         frame = wire.read_call(connection)
         before_call()
-        answer = _answer(frame)
+        answer = _answer(frame, connection)
         if os.getpid() == worker:  # the function may have forked and both sides returned: one of them is the Worker
-            _send(connection, *answer)
+            _send(connection, *answer, frame.inline)
             # Ending takes CPU time that the caller needs to read the answer; the Broker kills us when it has.
             connection.settimeout(_LINGER_SECONDS)
             connection.recv(1)
@@ -94,7 +95,7 @@ def serve(sock: int, before_call: Callable[[], object] = lambda: None) -> None:
     os._exit(0)
 
 
-def _answer(frame: wire.Frame) -> Answer:
+def _answer(frame: wire.Frame, connection: socket.socket) -> Answer:
     stage = "version"
     try:
         if frame.kind != wire.CALL:
@@ -103,7 +104,7 @@ def _answer(frame: wire.Frame) -> Answer:
         if frame.minor != wire.PYTHON_MINOR:
             raise RuntimeError(f"the call was made by Python 3.{frame.minor}, and the box runs 3.{wire.PYTHON_MINOR}")
         stage = "decode"
-        function, args, keywords, options = _decode(frame)
+        function, args, keywords, options = _decode(frame, connection)
         stage = "run"
         value = function(*args, **keywords)
         if options.get("coroutine"):
@@ -142,7 +143,7 @@ def _describe(error: BaseException, stage: str) -> bytes:
         return json.dumps({"error_type": name, "message": text, "builtins": [], "chain": [], "stage": stage}).encode()
 
 
-def _decode(frame: wire.Frame) -> tuple[Any, Any, Any, dict[str, Any]]:
+def _decode(frame: wire.Frame, connection: socket.socket) -> tuple[Any, Any, Any, dict[str, Any]]:
     """The function, its arguments and the options; included packages are in place before anything may need them."""
     body = frame.body
     options_size, function_size = wire.PARTS.unpack_from(body)
@@ -154,7 +155,11 @@ def _decode(frame: wire.Frame) -> tuple[Any, Any, Any, dict[str, Any]]:
     options = pickle.loads(body[wire.PARTS.size : function_at])
     if "include" in options:
         includes.install(options["include"])
-    views = buffers.map_buffers(frame.fd, frame.table, _NO_LIMIT) if frame.fd >= 0 else []
+    views: list[memoryview] = []
+    if frame.fd >= 0:
+        views = buffers.map_buffers(frame.fd, frame.table, _NO_LIMIT)
+    elif frame.table:
+        views = buffers.receive_inline(buffers.Early(frame.excess, connection), frame.table, _NO_LIMIT)
     if arguments_at == len(body):
         function, args, keywords = arguments.loads(body[function_at:], views)
     else:
@@ -173,11 +178,13 @@ def _flush() -> None:
             continue
 
 
-def _send(connection: socket.socket, kind: int, body: bytes, large: list[memoryview]) -> None:
+def _send(connection: socket.socket, kind: int, body: bytes, large: list[memoryview], inline: bool = False) -> None:
     if not large:
         wire.send_frame(connection, kind, body)
         return
     try:
+        if inline:
+            raise OSError(errno.EOPNOTSUPP, "the caller takes no descriptor")
         fd, table = buffers.pack(large)
     except OSError:  # a box on a host without a memory cgroup may not make memfds
         wire.send_frame(connection, kind, body, buffers.layout(large)[0])

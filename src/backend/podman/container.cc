@@ -2,6 +2,7 @@
 #include <fmt/format.h>
 
 #include "backend/podman/podman.h"
+#include "net/door.h"
 #include "sys/files.h"
 
 namespace pctx::backend::podman {
@@ -39,8 +40,10 @@ std::string image_archive(const std::vector<HostPath>& system, std::string_view 
   std::string archive;
   for (const char* folder : {"dev", "etc", "home", "proc", "run", "sys", "tmp", "usr", "var"})
     archive += tar_header(fmt::format("{}/", folder), '5', 0755, 0, "");
-  for (const char* folder : {"etc/ssl/", "run/pctx/", "run/pctx-support/", "run/pctx-lent/"})
+  for (const char* folder : {"etc/ssl/", "run/pctx-support/", "run/pctx-lent/"})
     archive += tar_header(folder, '5', 0755, 0, "");
+  // Some runtimes give a tmpfs the mode of the folder below it, whatever they are told.
+  archive += tar_header("run/pctx/", '5', 01777, 0, "");
   for (const HostPath& entry : system)
     if (entry.kind == PathKind::link) archive += tar_header(entry.path.substr(1), '2', 0777, 0, entry.target);
   archive += tar_header(std::string_view{kProgramInside}.substr(1), '0', 0755, program.size(), "");
@@ -70,7 +73,8 @@ std::vector<std::string> container_arguments(const ContainerSpec& spec) {
     words.insert(words.end(), {"--env", fmt::format("{}={}", kOwnUidVariable, place.uid)});
   } else {
     words.insert(words.end(), {"--userns", "keep-id"});
-    words.insert(words.end(), {"--user", fmt::format("{}:{}", spec.caller_uid, spec.caller_gid)});
+    // On another machine the user may have another id, which is Podman's own choice then.
+    if (!place.remote) words.insert(words.end(), {"--user", fmt::format("{}:{}", spec.caller_uid, spec.caller_gid)});
   }
   // Always said: some runtimes raise what is left open beyond what the caller may have, and fail.
   words.insert(words.end(), {"--ulimit", fmt::format("nofile={0}:{0}", spec.files), "--ulimit",
@@ -91,10 +95,16 @@ std::vector<std::string> container_arguments(const ContainerSpec& spec) {
   }
   add_bind(words, place.support, kSupportInside, "ro");
   add_bind(words, place.lent, kLentInside, "rw");
-  add_bind(words, place.run, kRunInside, "rw,Z");
+  if (place.remote)
+    words.insert(words.end(),
+                 {"--tmpfs", fmt::format("{}:rw,nosuid,nodev,noexec,notmpcopyup,size=1m,mode=1777", kRunInside)});
+  else
+    add_bind(words, place.run, kRunInside, "rw,Z");
   words.insert(words.end(), {"--env", fmt::format("PCTX_SANDBOX_SOCKET={}/broker-{}.sock", kRunInside, spec.version)});
   words.insert(words.end(), {"--env", "HOME=/home"});
-  if (!spec.door.empty())
+  if (place.remote)
+    words.insert(words.end(), {"--env", fmt::format("PCTX_SANDBOX_DOOR={}", net::kNoDoor)});
+  else if (!spec.door.empty())
     words.insert(words.end(), {"--env", fmt::format("PCTX_SANDBOX_DOOR={}/{}", kRunInside, spec.door)});
   words.insert(words.end(), {spec.image, kProgramInside, "serve", "--foreground", "--inside"});
   return words;

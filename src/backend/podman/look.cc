@@ -54,6 +54,11 @@ Standing look() {
   }
   const auto words = sys::split(std::string_view{info->out}.substr(0, info->out.find('\n')), ' ');
   if (words.size() < 4) return {false, fmt::format("'podman info' says '{}'", info->out), "try it by hand"};
+  if (!named_machine().empty())
+    return {
+        true,
+        fmt::format("Podman {} of another machine, with {}, cgroup {} ({})", words[0], words[1], words[2], words[3]),
+        ""};
   if (::geteuid() != 0) {
     const HostFeatures host = probe_host();
     if (!host.subuid || !host.subgid) {

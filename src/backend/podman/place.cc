@@ -7,7 +7,9 @@
 #include <fmt/format.h>
 
 #include "backend/podman/podman.h"
+#include "base/sha256.h"
 #include "broker/address.h"
+#include "env/store.h"
 #include "sys/files.h"
 
 namespace pctx::backend::podman {
@@ -27,11 +29,31 @@ Result<void> make_private(const std::string& path, uid_t uid, gid_t gid, mode_t 
 
 }  // namespace
 
+std::string named_machine() {
+  std::string named;
+  for (const char* variable : {"CONTAINER_HOST", "CONTAINER_CONNECTION"})
+    if (const char* value = std::getenv(variable); value != nullptr && *value != '\0')
+      named += fmt::format("{}={}\n", variable, value);
+  return named;
+}
+
 Result<Place> find_place() {
   Place place;
   // What names the Broker's socket names the container's folder too: it lies beside it.
   const BrokerAddress beside = PCTX_TRY(broker_address(""));
   place.folder = beside.folder.empty() ? beside.socket + ".podman" : beside.folder + "/podman";
+  if (const std::string machine = named_machine(); !machine.empty()) {
+    place.remote = true;
+    // One for each machine: callers of one must not find the way to another.
+    const std::string mark = sha256_hex(machine).substr(0, 12);
+    place.callers = fmt::format("{}podman-{}", beside.folder.empty() ? beside.socket + "." : beside.folder + "/", mark);
+    // Machines have the user's home, and nothing of /run and /tmp.
+    const auto store = env::Store::open();
+    if (beside.folder.empty() || !store)
+      place.folder += "-" + mark;
+    else
+      place.folder = fmt::format("{}/machine-{}", store->folder(), mark);
+  }
   const char* named = std::getenv("PCTX_SANDBOX_CONTAINER");
   place.container = named != nullptr && *named != '\0' ? named : "pctx-sandbox-agent";
   place.rootful = ::geteuid() == 0;
@@ -48,9 +70,14 @@ Result<Place> find_place() {
   return place;
 }
 
+BrokerAddress address_of(const Place& place, const std::string& version) {
+  if (place.remote) return {place.folder, fmt::format("{}-{}.sock", place.callers, version)};
+  return {place.folder, fmt::format("{}/broker-{}.sock", place.run, version), place.uid};
+}
+
 Result<BrokerAddress> address(const std::string& version) {
   const Place place = PCTX_TRY(find_place());
-  return BrokerAddress{place.folder, fmt::format("{}/broker-{}.sock", place.run, version), place.uid};
+  return address_of(place, version);
 }
 
 }  // namespace pctx::backend::podman

@@ -128,7 +128,7 @@ std::vector<HostPath> lent_system() {
 class Agent {
  public:
   Agent(Place place, const Wanted& wanted) : place_(std::move(place)), wanted_(wanted) {
-    address_ = {place_.folder, fmt::format("{}/broker-{}.sock", place_.run, wanted_.version), place_.uid};
+    address_ = address_of(place_, wanted_.version);
   }
 
   Result<Reached> reach();
@@ -141,6 +141,8 @@ class Agent {
   Result<void> start();
   Result<ContainerSpec> specify();
   Result<std::string> have_image(bool afresh);
+  Result<void> expect_machine();
+  Result<std::string> copy_program() const;
   Result<void> wait_for_broker();
   std::vector<LentFolder> noted_folders() const { return read_folders(read_note(place_, "lent-folders")); }
 
@@ -157,6 +159,7 @@ Reached Agent::reached() const {
   for (const LentFolder& each : noted_folders()) reached.as_they_are.push_back(each.path);
   for (const HostPath& each : lent_system())
     if (each.kind == PathKind::directory) reached.as_they_are.push_back(each.path);
+  reached.user = place_.uid;
   reached.notices = notices_;
   reached.limits = read_note(place_, "limits");
   return reached;
@@ -183,6 +186,10 @@ Result<Reached> Agent::reach() {
   PCTX_TRY(podman_program());
   const Answer answer = ask_broker();
   if (answer == Answer::yes && has_what_is_wanted()) return reached();
+  // The container may run, and only the way to it be gone.
+  if (place_.remote && answer == Answer::nobody && has_what_is_wanted() && carry_callers(place_, address_) &&
+      ask_broker() == Answer::yes)
+    return reached();
   if (answer == Answer::silence) {
     PCTX_TRY(revive());
     // On a machine that is busy beyond measure; replacing the container would end the calls that run in it.
@@ -249,7 +256,7 @@ Result<ContainerSpec> Agent::specify() {
   if (!spec.own_image) {
     std::array<char, 4096> self{};
     if (::readlink("/proc/self/exe", self.data(), self.size() - 1) <= 0) return os_error("cannot find this program");
-    spec.program = self.data();
+    spec.program = place_.remote ? PCTX_TRY(copy_program()) : self.data();
   }
   spec.system = probe_host().system;
   std::vector<std::string> wanted = wanted_.lent;
@@ -288,13 +295,15 @@ Result<ContainerSpec> Agent::specify() {
 }
 
 Result<void> Agent::start() {
+  if (place_.remote) PCTX_TRY(expect_machine());
   sweep_lent(place_);
   ContainerSpec spec = PCTX_TRY(specify());
   PCTX_TRY(write_note(place_, "seccomp.json", seccomp_profile()));
   spec.image = PCTX_TRY(have_image(false));
   for (int attempt = 0;; ++attempt) {
     // A new one each time: whoever came in through the last one is gone.
-    net::Door door = PCTX_TRY(net::Door::open(sys::join(place_.run, spec.door), place_.uid, place_.gid));
+    std::optional<net::Door> door;
+    if (!place_.remote) door = PCTX_TRY(net::Door::open(sys::join(place_.run, spec.door), place_.uid, place_.gid));
     const auto done = PCTX_TRY(sys::run_program(container_arguments(spec), -1, kMostWords, kPodmanPatience));
     if (done.status == 0) {
       if (leaves_limits_out(done.err)) {
@@ -304,14 +313,15 @@ Result<void> Agent::start() {
         }
         spec.limits.none = true;
       }
-      PCTX_TRY(net::Door::serve_behind(std::move(door)));
+      if (door) PCTX_TRY(net::Door::serve_behind(*std::move(door)));
       break;
     }
     const Trouble trouble = trouble_in(done.err);
     if (attempt >= 4) return explain_failure(done.err, user_name());
     if (trouble == Trouble::no_image && spec.own_image) {
       spec.image = PCTX_TRY(have_image(true));
-    } else if (trouble == Trouble::runtime_hybrid && spec.runtime.empty() && !sys::find_program("runc").empty()) {
+    } else if (trouble == Trouble::runtime_hybrid && spec.runtime.empty() && !place_.remote &&
+               !sys::find_program("runc").empty()) {
       spec.runtime = "runc";
     } else if (trouble == Trouble::older_podman && spec.ipc != "private") {
       spec.ipc = "private";
@@ -339,7 +349,28 @@ Result<void> Agent::start() {
   return wait_for_broker();
 }
 
+// Stopped, it is told from everything else that may be wrong; and a folder of a user is no folder of root's.
+Result<void> Agent::expect_machine() {
+  const auto info = PCTX_TRY(podman::podman({"info", "--format", "{{.Host.Security.Rootless}}"}));
+  if (info.status != 0) return explain_failure(info.err, user_name());
+  if (info.out.starts_with("true") != place_.rootful) return {};
+  return place_.rootful
+             ? unavailable("the Podman of the other machine runs as an ordinary user, and the caller is root",
+                           "call it as that user")
+             : unavailable("the Podman of the other machine runs as root, and the caller does not",
+                           "use its rootless connection ('podman machine set --rootful=false')");
+}
+
+Result<std::string> Agent::copy_program() const {
+  const std::string program = PCTX_TRY(sys::read_file("/proc/self/exe", 512_MiB));
+  PCTX_TRY(write_note(place_, "pctx-sandbox", program));
+  std::string path = place_.folder + "/pctx-sandbox";
+  if (::chmod(path.c_str(), 0755) != 0) return os_error(fmt::format("cannot prepare {}", path));
+  return path;
+}
+
 Result<void> Agent::wait_for_broker() {
+  if (place_.remote) return carry_callers(place_, address_);
   using Clock = std::chrono::steady_clock;
   const auto began = Clock::now();
   auto looked = began;

@@ -47,10 +47,17 @@ struct Place {
   std::string lent;       // copies of folders that callers lend
   std::string container;  // its name
   bool rootful = false;
+  // Podman is a client of one on another machine. That has our folders, but no socket of ours leads there: callers find
+  // the end of a stream at `callers`.
+  bool remote = false;
+  std::string callers;
   uid_t uid = 0;  // of the container's user, on the host
   gid_t gid = 0;
 };
 Result<Place> find_place();
+BrokerAddress address_of(const Place& place, const std::string& version);
+// What CONTAINER_HOST or CONTAINER_CONNECTION names; empty: containers run here.
+std::string named_machine();
 
 // A folder or file of the host that the container has at its own path, read-only.
 struct LentFolder {
@@ -104,6 +111,11 @@ std::string seccomp_profile();
 
 // The bytes of the image: an empty root, the host's links at its top, and `program`.
 std::string image_archive(const std::vector<HostPath>& system, std::string_view program);
+
+// A process in the container that holds what runs there by a string, and ends with us.
+Result<Fd> hold_from_outside(const Place& place, const std::string& door);
+// The way of callers to a Broker on another machine, once that answers.
+Result<void> carry_callers(const Place& place, const BrokerAddress& address);
 
 // How long a command of Podman's may take, and how much of what it says is read.
 inline constexpr Millis kPodmanPatience{120'000};

@@ -47,6 +47,26 @@ TEST(PodmanContainer, HasNoRightsAndNoNetwork) {
   }
 }
 
+TEST(PodmanContainer, OnAnotherMachineNoSocketIsSharedAndThereIsNoDoor) {
+  ContainerSpec spec = example();
+  spec.door = "door-1.sock";
+  const auto here = container_arguments(spec);
+  spec.place.remote = true;
+  const auto there = container_arguments(spec);
+  const auto speaks_of = [](const std::vector<std::string>& words, const std::string& text) {
+    return std::any_of(words.begin(), words.end(),
+                       [&](const std::string& word) { return word.find(text) != std::string::npos; });
+  };
+  EXPECT_TRUE(speaks_of(here, spec.place.run + ":/run/pctx:rw"));
+  EXPECT_FALSE(speaks_of(there, spec.place.run + ":/run/pctx:rw"));
+  EXPECT_TRUE(has(there, {"--tmpfs"}));
+  EXPECT_TRUE(has(there, {"--env", "PCTX_SANDBOX_DOOR=none"}));
+  EXPECT_FALSE(speaks_of(there, "door-1"));
+  EXPECT_TRUE(has(here, {"--user", "1001:1001"}));
+  EXPECT_FALSE(has(there, {"--user"}));
+  EXPECT_TRUE(has(there, {"--network", "none"}));
+}
+
 TEST(PodmanContainer, LendsTheSystemReadOnlyAndLinksAsLinks) {
   const auto words = container_arguments(example());
   EXPECT_TRUE(has(words, {"--volume", "/usr:/usr:ro"}));
