@@ -63,6 +63,7 @@ std::vector<std::string> container_arguments(const ContainerSpec& spec) {
                {"--cap-drop", "ALL", "--security-opt", "no-new-privileges", "--security-opt", "unmask=ALL",
                 "--security-opt", fmt::format("seccomp={}", spec.profile), "--read-only", "--read-only-tmpfs=false",
                 "--ipc", spec.ipc, "--uts", "private", "--cgroupns", "private"});
+  if (!spec.apparmor.empty()) words.insert(words.end(), {"--security-opt", fmt::format("apparmor={}", spec.apparmor)});
   if (place.rootful) {
     const std::string map = fmt::format("0:{}:{}", kFirstId, kIds);
     words.insert(words.end(), {"--uidmap", map, "--gidmap", map});
@@ -76,8 +77,9 @@ std::vector<std::string> container_arguments(const ContainerSpec& spec) {
   words.insert(words.end(), {"--ulimit", fmt::format("nofile={0}:{0}", spec.files), "--ulimit",
                              fmt::format("nproc={0}:{0}", spec.processes), "--ulimit", "core=0:0"});
   if (spec.memory != 0)
-    words.insert(words.end(), {"--memory", fmt::format("{}b", spec.memory), "--cpus", std::to_string(spec.cpus),
-                               "--pids-limit", std::to_string(spec.processes)});
+    words.insert(words.end(), {"--memory", fmt::format("{}b", spec.memory), "--memory-swap",
+                               fmt::format("{}b", spec.memory), "--cpus", std::to_string(spec.cpus), "--pids-limit",
+                               std::to_string(spec.processes)});  // memory-swap is both together: no swap on top
   if (spec.own_image) {
     for (const HostPath& entry : spec.system)
       if (entry.kind == PathKind::directory || entry.kind == PathKind::file)

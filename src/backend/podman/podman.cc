@@ -24,6 +24,7 @@
 #include "env/store.h"
 #include "env/tree.h"
 #include "net/door.h"
+#include "sys/apparmor.h"
 #include "sys/files.h"
 #include "sys/process.h"
 #include "wire/packet.h"
@@ -240,6 +241,7 @@ Result<ContainerSpec> Agent::specify() {
   spec.podman = PCTX_TRY(podman_program());
   spec.version = wanted_.version;
   spec.profile = place_.folder + "/seccomp.json";
+  spec.apparmor = PCTX_TRY(apparmor_profile());
   spec.own_image = image_of_the_user().empty();
   if (!spec.own_image) {
     std::array<char, 4096> self{};
@@ -340,6 +342,16 @@ Result<void> Agent::wait_for_broker() {
 
 Result<Reached> reach(const Wanted& wanted) { return Agent{PCTX_TRY(find_place()), wanted}.reach(); }
 
+// Podman confines what root starts, by a profile of its own that refuses mounts; a rootless one may load none.
+Result<std::string> apparmor_profile() {
+  if (::geteuid() != 0 || !sys::kernel_has_apparmor()) return std::string{};
+  const auto info = PCTX_TRY(podman::podman({"info", "--format", "{{.Host.Security.AppArmorEnabled}}"}));
+  if (!info.out.starts_with("true")) return std::string{};
+  if (sys::profile_mode(kContainerProfile)) return std::string{kContainerProfile};
+  return unavailable("the AppArmor profile that Podman gives root's containers refuses the mounts of boxes",
+                     fmt::format("'pctx-sandbox setup' installs {}, which lets them", kContainerProfile));
+}
+
 Standing look() {
   const std::string program = sys::find_program("podman");
   if (program.empty()) return {false, "Podman is not installed", install_command()};
@@ -361,6 +373,7 @@ Standing look() {
       return {false, error.what, error.hint};
     }
   }
+  if (const auto profile = apparmor_profile(); !profile) return {false, profile.error().what, profile.error().hint};
   return {true,
           fmt::format("Podman {}, {}, with {}, cgroup {} ({})", words[0], ::geteuid() == 0 ? "as root" : "rootless",
                       words[1], words[2], words[3]),
