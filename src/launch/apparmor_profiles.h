@@ -108,10 +108,12 @@ profile pctx-sandbox-container flags=(attach_disconnected, mediate_deleted) {
   deny /proc/kcore rwklx,
   deny /proc/kmsg rwklx,
   deny /proc/sysrq-trigger rwklx,
-  deny /proc/sys/kernel/** wl,
-  deny /proc/sys/vm/** wl,
-  # Not all of /sys: a box's own /proc, before it is in its place, shows /proc/sys/user as /sys/user.
-  deny /sys/{block,bus,class,dev,devices,firmware,fs,kernel,module,power}/** wl,
+  # Not all of them: boxes set user/max_* and kernel/ns_last_pid of their own /proc, which before it is in its place is
+  # seen as /sys.
+  deny /proc/sys/{fs,vm}/** wl,
+  deny /proc/sys/kernel/[^n]** wl,
+  deny /sys/{block,bus,class,dev,devices,firmware,fs,module,power}/** wl,
+  deny /sys/kernel/[^n]** wl,
   deny /sys/firmware/** r,
   deny /sys/kernel/security/** r,
 
