@@ -181,6 +181,9 @@ machine=''
 kill "$monitor" 2> /dev/null || :
 wait "$monitor" 2> /dev/null || :
 monitor=''
+# A QEMU that never started has not opened the FIFO, and its reader still waits for somebody who does.
+exec {writer}<> "$work/output"
+exec {writer}>&-
 wait "$reader" || :
 [ -z "${PCTX_VM_LOG:-}" ] || cp "$console" "$PCTX_VM_LOG"
 
