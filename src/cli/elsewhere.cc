@@ -14,6 +14,7 @@
 #include "base/units.h"
 #include "box/terminal.h"
 #include "cli/options.h"
+#include "cli/report_file.h"
 #include "env/store.h"
 #include "env/tree.h"
 #include "sys/files.h"
@@ -137,6 +138,7 @@ Result<int> run_elsewhere(const backend::Choice& choice, const RunArguments& arg
   const backend::Backend& backend = *choice.backend;
   if (backend.execute == nullptr)
     return usage_error(fmt::format("the backend '{}' runs no commands", backend.name), "leave --backend out");
+  Fd opened = PCTX_TRY(report_of_caller(arguments.report));
   RunArguments here = arguments;
   here.built_by = backend.name;
   Prepared prepared = PCTX_TRY(resolve(here));
@@ -145,10 +147,7 @@ Result<int> run_elsewhere(const backend::Choice& choice, const RunArguments& arg
   PCTX_TRY(refuse_what_it_cannot(policy, backend.name));
   if (arguments.changed && !policy.mnt)
     return usage_error("--changed lists what changed under /mnt, and there is no --mnt");
-  Fd report;
-  if (arguments.report)
-    report =
-        PCTX_TRY(sys::open_at(AT_FDCWD, *arguments.report, O_WRONLY | O_CREAT | O_TRUNC | O_NOFOLLOW | O_NOCTTY, 0644));
+  const Fd report = PCTX_TRY(open_report(arguments.report, std::move(opened)));
 
   // What resolving added is there by itself: Environments, and the interpreter's prefix, which is asked for.
   backend::Wanted wanted{PCTX_VERSION, arguments.lend};

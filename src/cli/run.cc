@@ -1,8 +1,6 @@
-#include <fcntl.h>
 #include <sys/prctl.h>
 #include <unistd.h>
 
-#include <charconv>
 #include <csignal>
 #include <cstdio>
 #include <cstdlib>
@@ -12,6 +10,7 @@
 #include "box/box.h"
 #include "box/terminal.h"
 #include "cli/options.h"
+#include "cli/report_file.h"
 #include "cli/verbs.h"
 #include "sys/files.h"
 
@@ -40,19 +39,6 @@ Result<void> die_with_parent() {
   return {};
 }
 
-// A descriptor that the caller has opened, as in >(command); looked for before we open any of our own.
-Result<Fd> opened_by_caller(std::string_view path) {
-  constexpr std::string_view kOpened = "/dev/fd/";
-  if (!path.starts_with(kOpened)) return Fd{};
-  int number = -1;
-  const char* end = path.data() + path.size();
-  const auto read = std::from_chars(path.data() + kOpened.size(), end, number);
-  Fd opened{read.ec == std::errc{} && read.ptr == end ? ::fcntl(number, F_DUPFD_CLOEXEC, 3) : -1};
-  if (!opened || (::fcntl(opened.get(), F_GETFL) & O_ACCMODE) == O_RDONLY)
-    return usage_error(fmt::format("--report: {} is no descriptor that is open for writing", path));
-  return opened;
-}
-
 Result<int> run(const RunArguments& arguments) {
   if (arguments.print_policy) {
     const Policy policy = PCTX_TRY(to_policy(arguments));
@@ -61,15 +47,12 @@ Result<int> run(const RunArguments& arguments) {
     return 0;
   }
   if (arguments.die_with_parent) PCTX_TRY(die_with_parent());
-  Fd report = PCTX_TRY(opened_by_caller(arguments.report.value_or("")));
+  Fd opened = PCTX_TRY(report_of_caller(arguments.report));
   if (arguments.tty && arguments.json) return usage_error("--tty and --json cannot be used together");
   Prepared prepared = PCTX_TRY(prepare(arguments, true));
   if (arguments.changed && !prepared.policy.mnt)
     return usage_error("--changed lists what changed under /mnt, and there is no --mnt");
-  // Opened before the run, and not through a link: neither this guest nor an earlier one chooses what is overwritten.
-  if (arguments.report && !report)
-    report =
-        PCTX_TRY(sys::open_at(AT_FDCWD, *arguments.report, O_WRONLY | O_CREAT | O_TRUNC | O_NOFOLLOW | O_NOCTTY, 0644));
+  const Fd report = PCTX_TRY(open_report(arguments.report, std::move(opened)));
   if (!arguments.quiet)
     for (const std::string& notice : prepared.plan.notices) say(notice);
   Ending ending = PCTX_TRY(run_box(prepared.plan, prepared.command,

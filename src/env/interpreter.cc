@@ -31,15 +31,6 @@ constexpr const char* kQuestion =
     "      sysconfig.get_platform(), libc, sep='\\n')\n";
 constexpr Millis kPatience{20'000};
 
-bool is_elf(const std::string& path) {
-  const Fd fd{::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NOCTTY | O_NONBLOCK)};
-  std::array<char, 4> magic{};
-  return fd && ::read(fd.get(), magic.data(), magic.size()) == 4 &&
-         std::string_view{magic.data(), 4} ==
-             "\x7f"
-             "ELF";
-}
-
 std::string resolved(const std::string& path) {
   std::array<char, PATH_MAX> buffer;
   return ::realpath(path.c_str(), buffer.data()) != nullptr ? std::string{buffer.data()} : std::string{};
@@ -78,6 +69,15 @@ bool is_inside(std::string_view path, std::string_view folder) {
 }
 
 }  // namespace
+
+bool is_elf(const std::string& path) {
+  const Fd fd{::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NOCTTY | O_NONBLOCK)};
+  std::array<char, 4> magic{};
+  return fd && ::read(fd.get(), magic.data(), magic.size()) == 4 &&
+         std::string_view{magic.data(), 4} ==
+             "\x7f"
+             "ELF";
+}
 
 std::string Interpreter::minor() const { return version.substr(0, version.find('.', version.find('.') + 1)); }
 

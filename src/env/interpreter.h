@@ -28,6 +28,9 @@ struct Interpreter {
 // kept, possibly empty.
 Result<Interpreter> ask_interpreter(const std::string& path, const std::string& memory);
 
+// Whether the file is a program of the kernel's own format, not a script.
+bool is_elf(const std::string& path);
+
 // The system's, else the first real one on the PATH; with `requires_python`, the first that satisfies it.
 Result<Interpreter> choose_interpreter(std::string_view requires_python, const std::string& memory);
 

@@ -52,7 +52,8 @@ bool is_shared(const std::string& prefix) {
   const std::string own = home != nullptr ? resolved(home) : "";
   if (prefix == "/" || (!own.empty() && is_below(own, prefix)) || prefix.ends_with("/.local")) return true;
   const std::string parent = parent_of(prefix);
-  return parent == "/" || parent == "/home" || parent == "/var" || parent == "/srv" || parent == "/media";
+  constexpr std::array<std::string_view, 6> kShared{"/", "/home", "/var", "/mnt", "/media", "/srv"};
+  return std::find(kShared.begin(), kShared.end(), parent) != kShared.end();
 }
 
 // Every path that is visited on the way from a link to its program: each must be there in the box too.
@@ -70,6 +71,16 @@ std::vector<std::string> hops(std::string at) {
     found.push_back(at);
   }
   return found;
+}
+
+// "3.11" of "3.11.2", "3.11.2.final.0" and "3.11"; empty if the virtualenv does not say which Python made it.
+std::string minor_version(std::string_view config) {
+  std::string version = venv_setting(config, "version");
+  if (version.empty()) version = venv_setting(config, "version_info");
+  const std::size_t dot = version.find('.');
+  if (dot == std::string::npos) return "";
+  const std::size_t end = version.find_first_not_of("0123456789", dot + 1);
+  return version.substr(0, end);
 }
 
 class Lender {
@@ -144,12 +155,24 @@ Result<Virtualenv> open_virtualenv(const std::string& given, const std::string& 
   if (::access((path + "/bin/python").c_str(), X_OK) != 0)
     return usage_error(fmt::format("--venv: {} is broken: its bin/python is not there", given),
                        "make it again with 'python3 -m venv --clear'");
+  if (!is_elf(path + "/bin/python"))
+    return usage_error(fmt::format("--venv: {} is broken: its bin/python is no program", given),
+                       "make it again with 'python3 -m venv --clear'");
   auto base = ask_interpreter(path + "/bin/python", memory);
   if (!base)
     return usage_error(fmt::format("--venv: {} is broken: {}", given, base.error().what),
                        "make it again with 'python3 -m venv --clear'");
   Virtualenv venv{path, place_of_virtualenv(path), *std::move(base), {}};
-  if (!is_folder(fmt::format("{}/lib/python{}/site-packages", path, venv.base.minor())))
+  // What the package for Python says about it, which does not start the interpreter to find out.
+  const std::string minor = minor_version(*config);
+  if (minor.empty())
+    return usage_error(fmt::format("--venv: {} is broken: its pyvenv.cfg names no Python version", given),
+                       "make it again with 'python3 -m venv --clear'");
+  if (minor != venv.base.minor())
+    return usage_error(
+        fmt::format("--venv: {} was made for Python {}, but its bin/python is {}", given, minor, venv.base.version),
+        "make it again with 'python3 -m venv --clear'");
+  if (!is_folder(fmt::format("{}/lib/python{}/site-packages", path, minor)))
     return usage_error(fmt::format("--venv: {} is not of Python {}, which its bin/python is", given, venv.base.version),
                        "make it again with 'python3 -m venv --clear'");
   venv.lent.push_back({path + "/pyvenv.cfg", venv.place + "/pyvenv.cfg", false});

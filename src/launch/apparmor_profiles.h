@@ -100,6 +100,53 @@ profile pctx-sandbox-zygote flags=(attach_disconnected, mediate_deleted) {
 
   include if exists <local/pctx-sandbox-guest>
 }
+
+# The container of the Podman backend where root starts it, in place of Podman's own profile, which refuses mounts: the Broker in
+# there makes boxes. It has no capability itself; those named here are its boxes' in their user namespaces, before a guest runs.
+profile pctx-sandbox-container flags=(attach_disconnected, mediate_deleted) {
+  file,
+  deny /proc/kcore rwklx,
+  deny /proc/kmsg rwklx,
+  deny /proc/sysrq-trigger rwklx,
+  # Not all of them: boxes set user/max_* and kernel/ns_last_pid of their own /proc, which before it is in its place is
+  # seen as /sys.
+  deny /proc/sys/{fs,vm}/** wl,
+  deny /proc/sys/kernel/[^n]** wl,
+  deny /sys/{block,bus,class,dev,devices,firmware,fs,module,power}/** wl,
+  deny /sys/kernel/[^n]** wl,
+  deny /sys/firmware/** r,
+  deny /sys/kernel/security/** r,
+
+  # Netlink brings the loopback of a box up.
+  network inet stream,
+  network inet dgram,
+  network inet6 stream,
+  network inet6 dgram,
+  network netlink raw,
+  network unix,
+  unix,
+  deny network packet,
+
+  signal (send) peer=pctx-sandbox-container,
+  signal (receive),
+  ptrace (read, trace) peer=pctx-sandbox-container,
+  ptrace (readby, tracedby),
+
+  capability,
+  deny capability sys_module,
+  deny capability sys_rawio,
+  deny capability sys_boot,
+  deny capability sys_time,
+  deny capability syslog,
+  deny capability mac_admin,
+  deny capability mac_override,
+  mount,
+  remount,
+  umount,
+  pivot_root,
+
+  include if exists <local/pctx-sandbox-guest>
+}
 )profile";
 // clang-format on
 

@@ -15,6 +15,15 @@ std::string target(const Plan& plan, std::size_t at) {
   return at < plan.root.size() ? "/" + plan.root[at].target : std::string{"?"};
 }
 
+// The one that is no entry of the plan is the pid that a Worker's box counts from.
+std::string setting(const Plan& plan, std::size_t at) {
+  return at < plan.settings.size() ? plan.settings[at].path : std::string{"the first process id"};
+}
+
+std::string limit(const Plan& plan, std::size_t at) {
+  return at < plan.rlimits.size() ? plan.rlimits[at].name : std::string{"?"};
+}
+
 Error exec_failure(int code, const Command& command) {
   const std::string name = command.argv.empty() ? "the interpreter" : command.argv[0];  // a pool's Zygote has none
   if (code == ENOENT)
@@ -66,7 +75,7 @@ Error describe_failure(const StatusFrame& frame, const Plan& plan, const Command
     case Step::proc:
       return explain_proc_failure(code);
     case Step::setting:
-      return os_error(fmt::format("cannot set {} in the box", plan.settings[at].path), code);
+      return os_error(fmt::format("cannot set {} in the box", setting(plan, at)), code);
     case Step::pivot:
       return os_error("cannot change to the box's root", code);
     case Step::cgroup:
@@ -74,7 +83,7 @@ Error describe_failure(const StatusFrame& frame, const Plan& plan, const Command
     case Step::cgroup_namespace:
       return os_error("cannot make a cgroup namespace", code);
     case Step::rlimit:
-      return os_error(fmt::format("cannot set the limit '{}'", plan.rlimits[at].name), code);
+      return os_error(fmt::format("cannot set the limit '{}'", limit(plan, at)), code);
     case Step::apparmor:
       return unavailable(
           fmt::format("the AppArmor profile {} cannot be entered", plan.apparmor),

@@ -74,8 +74,10 @@ HostFeatures probe_host(const CgroupHost* known = nullptr);
 
 inline constexpr const char* kOwnUidVariable = "PCTX_SANDBOX_OWN_UID";
 inline constexpr const char* kOwnLeaf = "supervisor";
-// AppArmor: of a guest that is started by exec, and of a Zygote with the Workers that it forks. One file holds both.
+// AppArmor: of a guest that is started by exec, and of a Zygote with the Workers that it forks;
+// of root's Podman containers. One file holds all.
 inline constexpr const char* kGuestProfile = "pctx-sandbox-guest";
+inline constexpr const char* kContainerProfile = "pctx-sandbox-container";
 inline constexpr const char* kZygoteProfile = "pctx-sandbox-zygote";
 
 }  // namespace pctx

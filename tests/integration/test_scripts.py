@@ -8,7 +8,6 @@ import os
 import shutil
 import subprocess
 import sys
-import sysconfig
 import tempfile
 from pathlib import Path
 
@@ -18,6 +17,7 @@ from pctx_sandbox.errors import SandboxError
 from pctx_sandbox.sandbubble import SandboxConfig, VirtualenvError, run_sandboxed, run_sandboxed_async
 from pctx_sandbox.sandbubble.config import kernel_has_apparmor
 from pctx_sandbox.sandbubble.virtualenv import inspect_virtualenv
+from virtualenvs import interpreter_elsewhere, site_packages
 
 pytestmark = pytest.mark.usefixtures("own_broker")
 
@@ -32,10 +32,6 @@ def venv(tmp_path_factory):
 @pytest.fixture(scope="module")
 def conf(venv):
     return SandboxConfig(venv_path=venv)
-
-
-def site_packages(venv):
-    return next(Path(venv).glob("lib/python*/site-packages"))
 
 
 PROGRAMS = {
@@ -322,23 +318,6 @@ def test_a_hostile_module_does_not_get_to_the_host_by_who_lends_folders(tmp_path
 def test_a_folder_is_not_shown_to_the_next_script(conf, folders):
     run_sandboxed(conf, code="open('/mnt/left', 'w').close()", mnt_dir=folders, timeout=120)
     assert run_sandboxed(conf, code="import os; print(os.listdir('/mnt'))", timeout=120)[0].stdout == "[]\n"
-
-
-def interpreter_elsewhere(folder):
-    """A Python of its own below `folder`, as pyenv and uv install them, and a link to it, as uv makes them."""
-    version = f"python{sys.version_info.major}.{sys.version_info.minor}"
-    prefix = folder / "versions" / "own-1.2"
-    (prefix / "bin").mkdir(parents=True)
-    base = os.path.realpath(getattr(sys, "_base_executable", sys.executable))
-    shutil.copy(base, prefix / "bin" / version)
-    ignored = shutil.ignore_patterns(
-        "test", "tests", "site-packages", "dist-packages", "__pycache__", "idlelib", "config-*"
-    )
-    shutil.copytree(sysconfig.get_path("stdlib"), prefix / "lib" / version, ignore=ignored)
-    for library in Path(sysconfig.get_config_var("LIBDIR") or "/nonexistent").glob("libpython3*.so*"):
-        shutil.copy(library, prefix / "lib")
-    (folder / "versions" / "own").symlink_to("own-1.2")
-    return folder / "versions" / "own" / "bin" / version
 
 
 @pytest.fixture(scope="module")

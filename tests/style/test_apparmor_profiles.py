@@ -63,3 +63,16 @@ def test_a_zygote_may_do_what_a_guest_may_and_enter_boxes():
     rights = ["capability sys_admin,", "capability sys_chroot,", "capability setpcap,"]
     where = guest.index("deny capability,")
     assert rules_of("pctx-sandbox-zygote") == guest[:where] + rights + guest[where + 1 :]
+
+
+def test_a_container_may_make_boxes_and_not_touch_the_host():
+    rules = rules_of("pctx-sandbox-container")
+    for rule in (
+        "mount,",
+        "pivot_root,",
+        "deny capability sys_module,",
+        "deny /proc/sysrq-trigger rwklx,",
+        "deny network packet,",
+    ):
+        assert rule in rules
+    assert not [rule for rule in rules if re.match(r"(change_profile|dbus|network,|signal,|ptrace,)", rule)]

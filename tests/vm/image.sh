@@ -5,8 +5,8 @@
 #   image.sh [--kernel 6.1|5.10|6.8] [--force]
 #
 # The result is kept in ${PCTX_VM_CACHE:-${XDG_CACHE_HOME:-~/.cache}/pctx-sandbox-vm}:
-#   root-R.ext4          bookworm with pytest, gcc, systemd, AppArmor and a virtualenv with pandas, or noble with
-#                        pytest and AppArmor (the guest's disk, never written to)
+#   root-R.ext4          bookworm with pytest, gcc, systemd, AppArmor, Podman with crun and a virtualenv with pandas,
+#                        or noble with pytest and AppArmor (the guest's disk, never written to)
 #   kernel-K/vmlinux     Debian's cloud kernel or Ubuntu's virtual one, already unpacked (QEMU boots it by its PVH
 #                        note, which saves the decompressor's seconds under software emulation)
 #   kernel-K/initrd.cpio busybox, the disk's modules and initrd-init.sh
@@ -50,6 +50,7 @@ packages=(
   python3 python3-pytest python3-venv gcc libc6-dev strace
   apparmor uidmap procps iproute2 kmod util-linux libseccomp2 ca-certificates tzdata
   systemd-sysv udev dbus dbus-user-session libpam-systemd
+  podman crun
 )
 case $kernel in
   6.1) kernel_release=bookworm ;;

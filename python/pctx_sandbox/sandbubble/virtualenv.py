@@ -115,7 +115,7 @@ def inspect_virtualenv(given: str | os.PathLike[str]) -> Virtualenv:
     path = os.path.abspath(path) if path else path
     marks = () if "\0" in path else tuple(_mark(path + name) for name in ("", "/pyvenv.cfg", "/bin/python", "/lib"))
     known = _inspected.get(path)
-    if known is not None and known[0] == marks:
+    if known is not None and known[0] == marks and all(map(os.path.isdir, known[1].site_packages)):
         return known[1]
     venv = _inspect(path)
     if len(_inspected) >= MOST_INSPECTED:

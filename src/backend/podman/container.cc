@@ -66,6 +66,7 @@ std::vector<std::string> container_arguments(const ContainerSpec& spec) {
                {"--cap-drop", "ALL", "--security-opt", "no-new-privileges", "--security-opt", "unmask=ALL",
                 "--security-opt", fmt::format("seccomp={}", spec.profile), "--read-only", "--read-only-tmpfs=false",
                 "--ipc", spec.ipc, "--uts", "private", "--cgroupns", "private"});
+  if (!spec.apparmor.empty()) words.insert(words.end(), {"--security-opt", fmt::format("apparmor={}", spec.apparmor)});
   if (place.rootful) {
     const std::string map = fmt::format("0:{}:{}", kFirstId, kIds);
     words.insert(words.end(), {"--uidmap", map, "--gidmap", map});

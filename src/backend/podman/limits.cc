@@ -52,7 +52,9 @@ Result<ContainerLimits> read_limits(std::string_view text, ContainerLimits limit
 
 std::vector<std::string> limit_arguments(const ContainerLimits& limits, const std::vector<std::string>& disks) {
   if (limits.none) return {};
-  std::vector<std::string> words{"--memory",     fmt::format("{}b", limits.memory), "--cpus", format_cpus(limits.cpus),
+  const std::string memory = fmt::format("{}b", limits.memory);
+  std::vector<std::string> words{"--memory",     memory, "--memory-swap", memory,  // both together: no swap on top
+                                 "--cpus",       format_cpus(limits.cpus),
                                  "--pids-limit", std::to_string(limits.pids)};
   for (const std::string& disk : disks) {
     if (limits.io_read != 0)

@@ -8,7 +8,9 @@
 #include <fmt/format.h>
 
 #include "backend/podman/podman.h"
+#include "sys/apparmor.h"
 #include "sys/files.h"
+#include "sys/host.h"
 #include "sys/process.h"
 
 namespace pctx::backend::podman {
@@ -39,6 +41,18 @@ std::string shown_controllers(std::vector<std::string_view> words) {
 
 }  // namespace
 
+// Podman confines what root starts, by a profile of its own that refuses mounts; a rootless one may load none.
+Result<std::string> apparmor_profile() {
+  if (::geteuid() != 0 || !sys::kernel_has_apparmor() || !named_machine().empty()) return std::string{};
+  const sys::Finished info = PCTX_TRY(sys::run_program(
+      {sys::find_program("podman"), "info", "--format", "{{.Host.Security.AppArmorEnabled}}"}, -1, kMostWords,
+      kPodmanPatience));
+  if (!info.out.starts_with("true")) return std::string{};
+  if (sys::profile_mode(kContainerProfile)) return std::string{kContainerProfile};
+  return unavailable("the AppArmor profile that Podman gives root's containers refuses the mounts of boxes",
+                     fmt::format("'pctx-sandbox setup' installs {}, which lets them", kContainerProfile));
+}
+
 Standing look() {
   const std::string program = sys::find_program("podman");
   if (program.empty()) return {false, "Podman is not installed", install_command()};
@@ -66,6 +80,7 @@ Standing look() {
       return {false, error.what, error.hint};
     }
   }
+  if (const auto profile = apparmor_profile(); !profile) return {false, profile.error().what, profile.error().hint};
   return {true,
           fmt::format("Podman {}, {}, with {}, cgroup {} ({}), {}", words[0], ::geteuid() == 0 ? "as root" : "rootless",
                       words[1], words[2], words[3], shown_controllers({words.begin() + 4, words.end()})),

@@ -252,6 +252,7 @@ Result<ContainerSpec> Agent::specify() {
   spec.podman = PCTX_TRY(podman_program());
   spec.version = wanted_.version;
   spec.profile = place_.folder + "/seccomp.json";
+  spec.apparmor = PCTX_TRY(apparmor_profile());
   spec.own_image = image_of_the_user().empty();
   if (!spec.own_image) {
     std::array<char, 4096> self{};

@@ -95,6 +95,7 @@ struct ContainerSpec {
   bool own_image = true;        // ours has no system of its own: the host's is lent
   std::string program;          // of the host, lent where the image is not ours
   std::string profile;          // file
+  std::string apparmor;         // the name of a loaded profile; empty where Podman confines nothing by AppArmor
   std::string version, door;    // door: name below `run`, empty for none
   std::string ipc = "none";     // its own, and no /dev/shm; Podman before 4.0 knows "private" only
   std::vector<HostPath> system;
@@ -122,6 +123,8 @@ inline constexpr Millis kPodmanPatience{120'000};
 inline constexpr std::size_t kMostWords = 64_KiB;
 // The caller's name, for messages.
 std::string user_name();
+// The AppArmor profile that the container must have here; empty for none, an error if it is not loaded.
+Result<std::string> apparmor_profile();
 
 // What Podman's words mean, and what to do. `user` is the caller's name.
 enum class Trouble { other, no_image, in_the_way, no_limits, runtime_hybrid, older_podman };

@@ -39,7 +39,7 @@ TEST(PodmanContainer, HasNoRightsAndNoNetwork) {
   EXPECT_TRUE(has(words, {"--network", "none"}));
   EXPECT_TRUE(has(words, {"--read-only"}));
   EXPECT_TRUE(has(words, {"--pull", "never"}));
-  EXPECT_TRUE(has(words, {"--memory", "1073741824b"}));
+  EXPECT_TRUE(has(words, {"--memory", "1073741824b", "--memory-swap", "1073741824b"}));
   EXPECT_FALSE(has(words, {"--privileged"}));
   for (const std::string& word : words) {
     EXPECT_EQ(word.find("label=disable"), std::string::npos);
@@ -65,6 +65,12 @@ TEST(PodmanContainer, OnAnotherMachineNoSocketIsSharedAndThereIsNoDoor) {
   EXPECT_TRUE(has(here, {"--user", "1001:1001"}));
   EXPECT_FALSE(has(there, {"--user"}));
   EXPECT_TRUE(has(there, {"--network", "none"}));
+}
+
+TEST(PodmanContainer, IsConfinedByTheProfileThatLetsBoxesBeMade) {
+  ContainerSpec spec = example();
+  spec.apparmor = "lets-boxes";
+  EXPECT_TRUE(has(container_arguments(spec), {"--security-opt", "apparmor=lets-boxes"}));
 }
 
 TEST(PodmanContainer, LendsTheSystemReadOnlyAndLinksAsLinks) {

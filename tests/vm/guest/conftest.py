@@ -5,6 +5,7 @@ These tests run inside the machine that tests/vm/run.sh boots, as root and as an
 
 import json
 import os
+import shutil
 import subprocess
 from pathlib import Path
 
@@ -17,6 +18,7 @@ MARKERS = {
     "unlent": "claims something about users to whom nothing is delegated",
     "systemd": "needs systemd as pid 1",
     "venv": "needs the virtualenv of Debian's image",
+    "podman": "needs Podman, which Debian's image has, and systemd beside it",
     "unreserved": "claims something about kernels that leave user namespaces to everyone",
     "reserved": "needs a kernel that reserves user namespaces for named programs (Ubuntu's)",
 }
@@ -37,6 +39,8 @@ def pytest_collection_modifyitems(config, items):
     unwanted = {"unlent" if machine.lends_cgroups else "lent"}
     if not machine.systemd:
         unwanted.add("systemd")
+    if not machine.systemd or shutil.which("podman") is None:
+        unwanted.add("podman")
     if not os.path.isdir(VENV):
         unwanted.add("venv")
     unwanted.add("unreserved" if RESTRICTION.exists() else "reserved")

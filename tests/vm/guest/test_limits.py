@@ -162,10 +162,14 @@ def test_a_part_of_a_cpu_is_all_the_guest_gets(box):
     control = box("--cpus", "1", "--", PYTHON, "-c", BUSY)
     assert float(control.stdout) > 3, control
 
-    ended = box("--cpus", "0.25", "--", PYTHON, "-c", BUSY)
-    # 4 s at a quarter is 1 s. An emulated processor that the host takes away in the meantime counts as used.
+    # 4 s at a quarter is 1 s. An emulated processor that the host takes away in the meantime counts as used, so a busy
+    # host gets more than one try; unbound, each of them would give 4.
+    for _ in range(5):
+        ended = box("--cpus", "0.25", "--", PYTHON, "-c", BUSY)
+        assert ended.bound_by("cpus") == "cgroup v2"
+        if float(ended.stdout) < 2:
+            break
     assert float(ended.stdout) < 2, ended
-    assert ended.bound_by("cpus") == "cgroup v2"
 
 
 @pytest.mark.lent
@@ -174,7 +178,10 @@ def test_two_processes_share_one_cpu(box):
     control = box("--cpus", "2", "--", PYTHON, "-c", both + "\nimport time; time.sleep(1)")
     if sum(map(float, control.stdout.split())) < 5:
         pytest.skip("needs a second processor that is free: two busy processes got no more than one")
-    ended = box("--cpus", "1", "--", PYTHON, "-c", both + "\nimport time; time.sleep(1)")
+    for _ in range(5):  # as above
+        ended = box("--cpus", "1", "--", PYTHON, "-c", both + "\nimport time; time.sleep(1)")
+        if sum(map(float, ended.stdout.split())) < 5:
+            break
     assert sum(map(float, ended.stdout.split())) < 5, ended
 
 
@@ -237,12 +244,15 @@ def test_io_limits_are_in_the_boxs_cgroup_while_it_runs(running, disk):
 def test_io_limit_slows_the_virtual_disk(box, disk, option, code):
     made = box("--mnt", disk, "--", PYTHON, "-c", WRITE)
     assert made.status == 0, made
-    control = box("--mnt", disk, "--", PYTHON, "-c", code)
     ended = box("--mnt", disk, option, "2M", "--", PYTHON, "-c", code)
     assert ended.status == 0, ended
     # 12 MiB at 2 MiB/s are 6 s; the kernel lets a first slice pass.
-    assert float(control.stdout) < 3, control
     assert float(ended.stdout) > 4, ended
+    for _ in range(8):  # a busy host is slow by itself now and then; the limit is slow every time
+        control = box("--mnt", disk, "--", PYTHON, "-c", code)
+        if float(control.stdout) < 3:
+            break
+    assert float(control.stdout) < 3, control
 
 
 @pytest.mark.rootless_only
@@ -259,4 +269,4 @@ def test_time_limit_holds_beside_the_others(box):
     began = time.monotonic()
     ended = box("--timeout", "2s", "--", "/usr/bin/sleep", "100")
     assert (ended.status, ended.outcome) == (124, "timed_out"), ended
-    assert time.monotonic() - began < 30
+    assert time.monotonic() - began < 90
