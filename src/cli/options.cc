@@ -144,19 +144,24 @@ std::optional<RunArguments> read_plain_run(const Words& words) {
   if (!words.literal || words.command.empty() || words.options.empty() || words.options[0] != "run") return {};
   RunArguments arguments = default_arguments();
   for (std::size_t i = 1; i < words.options.size(); ++i) {
-    const Option* option = find_option(words.options[i]);
+    const std::string_view word = words.options[i];
+    const std::size_t equals = word.find('=');
+    const Option* option = find_option(word.substr(0, equals));
     if (option == nullptr) return {};
     if (const Switch* flag = std::get_if<Switch>(&option->field)) {
+      if (equals != word.npos) return {};
       arguments.**flag = true;
       continue;
     }
-    if (++i == words.options.size() || !is_plain_value(words.options[i])) return {};
+    if (equals == word.npos && ++i == words.options.size()) return {};
+    const std::string_view value = equals == word.npos ? words.options[i] : word.substr(equals + 1);
+    if (!is_plain_value(value)) return {};
     if (const List* list = std::get_if<List>(&option->field)) {
-      (arguments.**list).push_back(words.options[i]);
+      (arguments.**list).emplace_back(value);
     } else {
       std::optional<std::string>& text = arguments.*std::get<Text>(option->field);
       if (text) return {};  // said twice
-      text = words.options[i];
+      text = value;
     }
   }
   arguments.command = words.command;

@@ -34,7 +34,7 @@ def test_wrong_value_is_one_sentence_and_nothing_runs(pctx, option, value):
     assert len(lines) == 1 or lines[1].startswith("hint: ")
 
 
-# A line of whole words is read without describing the options; with a short switch, or a value behind "=", it is not.
+# A line of whole names is read without describing the options; with a short switch it is not.
 LINES = [
     ["--memory", "64M"], ["--cpus", "0.5"], ["--pids", "8"], ["--timeout", "5s"], ["--cpu-time", "2s"],
     ["--disk", "8M"], ["--inodes", "100"], ["--output", "1M"], ["--files", "64"], ["--mnt", "."],
@@ -48,9 +48,10 @@ LINES = [
 
 @pytest.mark.parametrize("line", LINES, ids=[" ".join(line) for line in LINES])
 def test_a_line_means_the_same_however_it_is_read(pctx, line):
-    told = [pctx("run", *words, "--print-policy", "--", "true") for words in (line, ["-q", *line])]
-    assert told[0].returncode == told[1].returncode == 0, told[0].stderr
-    assert told[0].stdout == told[1].stdout != pctx("run", "--print-policy", "--", "true").stdout
+    joined = " ".join(line).replace(" --", "\0--").replace(" ", "=").split("\0")
+    told = [pctx("run", *words, "--print-policy", "--", "true") for words in (line, joined, ["-q", *line])]
+    assert [each.returncode for each in told] == [0, 0, 0], told[0].stderr
+    assert told[1].stdout == told[0].stdout == told[2].stdout != pctx("run", "--print-policy", "--", "true").stdout
 
 
 def test_option_given_twice_is_an_error(refused):

@@ -3,18 +3,20 @@
 # ruff: noqa: E501 -- programs stand here as they run
 
 import asyncio
+import contextlib
 import json
 import os
 import shutil
 import subprocess
 import sys
 import tempfile
+import threading
 from pathlib import Path
 
 import pctx_sandbox
 import pytest
 from pctx_sandbox.errors import SandboxError
-from pctx_sandbox.sandbubble import SandboxConfig, VirtualenvError, run_sandboxed, run_sandboxed_async
+from pctx_sandbox.sandbubble import SandboxConfig, VirtualenvError, config, run_sandboxed, run_sandboxed_async
 from pctx_sandbox.sandbubble.config import kernel_has_apparmor
 from pctx_sandbox.sandbubble.virtualenv import inspect_virtualenv
 from virtualenvs import interpreter_elsewhere, site_packages
@@ -394,3 +396,43 @@ def test_a_named_profile_is_entered_or_told_about(venv, caplog):
     assert result.stdout == "1\n"
     assert "without the profile 'no_such_profile'" in caplog.text
     assert not result.receipt["layers"]["apparmor"]["on"]
+
+
+@pytest.mark.parametrize(
+    ("options", "limits"),
+    [
+        ({}, {}),
+        ({"enable_network": False, "env": {"A": "b c=d"}}, {"cpus": 0.5, "memory_mb": 64, "cpu_time_sec": 1.5}),
+        ({"allow_network": ["example.org:443", "*.example.com"], "network_private": ["10.0.0.0/8"]}, {"pids": 3}),
+    ],
+)
+def test_a_policy_and_its_words_say_the_same(venv, tmp_path, pctx, options, limits):
+    conf = SandboxConfig(venv_path=venv, **options)
+    policy = config.make_policy(conf, inspect_virtualenv(venv), config.checked_limits(limits), 0.25, True)
+    (tmp_path / "policy.json").write_text(json.dumps(policy))
+    told = [
+        pctx("run", *words, "--print-policy", "--", "true").stdout
+        for words in (["--policy", tmp_path / "policy.json"], config.policy_words(policy), [])
+    ]
+    assert told[0] == told[1] != told[2]
+
+
+def test_variables_are_not_on_a_command_line(venv, pctx):
+    """Others can read it. The control finds what is on it, the virtualenv."""
+    conf = SandboxConfig(venv_path=venv, env={"SECRET": "pst-" + "x" * 8}, warm=False)
+    lines = []
+
+    def look():
+        while not done.is_set():
+            for place in Path("/proc").glob("[0-9]*/cmdline"):
+                with contextlib.suppress(OSError):
+                    lines.append(place.read_bytes())
+
+    done = threading.Event()
+    looking = threading.Thread(target=look)
+    looking.start()
+    res, _ = run_sandboxed(conf, code="import os, time; time.sleep(1); print(os.environ['SECRET'])", timeout=120)
+    done.set()
+    looking.join()
+    assert res.stdout == "pst-xxxxxxxx\n"
+    assert any(b"VIRTUAL_ENV" in line for line in lines) and not any(b"pst-xxxxxxxx" in line for line in lines)
