@@ -138,7 +138,8 @@ class Prepared:
                 answer, buffers, end = client.execute(spec, call, output, want_end, canceller)
             else:
                 with spec.lent.lend() as changed:
-                    answer, buffers, end = client.execute(spec, call, output, want_end, canceller)
+                    # With its end: nothing of the box writes while its changes are brought back, or afterwards.
+                    answer, buffers, end = client.execute(spec, call, output, True, canceller)
                 end = {**end, "changed": changed}
         finally:
             if call.fd >= 0:
@@ -230,7 +231,11 @@ class Prepared:
 
     def _lease_spec(self, canceller: client.Canceller | None) -> client.LeaseSpec:
         known = self._spec
-        if known is not None and (known[0].path is None or os.path.isdir(known[0].path)):
+        if (
+            known is not None
+            and (known[0].path is None or os.path.isdir(known[0].path))
+            and not (known[1].lent is not None and known[1].lent.spoiled)
+        ):
             return known[1]
         _program.require_linux()
         backend = _backend.resolve(self.settings.backend)

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import atexit
 import contextlib
-import hashlib
+import itertools
 import json
 import os
 import shutil
@@ -24,11 +24,13 @@ from .errors import SandboxError, SandboxStartupError
 class LentFolder:
     """One folder of one process, and the place of its copy: Workers that wait have that place already."""
 
-    def __init__(self, folder: str, backend: Backend, kind: str = "call") -> None:
+    def __init__(self, folder: str, backend: Backend, kind: str) -> None:
         self._folder = folder
         self._backend = backend
         self._lock = threading.Lock()
-        name = f"{kind}-{os.getpid()}-{hashlib.sha256(folder.encode()).hexdigest()[:16]}"
+        # Each has a place that no box has seen before: what is left of one may go on writing for a moment.
+        name = f"{kind}-{os.getpid()}-{next(_numbers)}"
+        self.spoiled = False  # a call ended in a way that does not tell whether its box has
         self._copy = os.path.join(backend.lent[0], name)
         self.seen = os.path.join(backend.lent[1], name)
         self._make()
@@ -52,6 +54,9 @@ class LentFolder:
                 self._expect_ready(process)
                 try:
                     yield changed
+                except BaseException:
+                    self.spoiled = True
+                    raise
                 finally:
                     changed.update(self._bring_back(process))
             finally:
@@ -94,42 +99,47 @@ class LentFolder:
 
 
 _lock = threading.Lock()
+_numbers = itertools.count()
 _folders: dict[tuple[str, str], LentFolder] = {}
-_in_use: dict[tuple[str, str], tuple[LentFolder, int]] = {}  # and by how many runs
+_in_turn: dict[str, tuple[threading.Lock, int]] = {}  # by folder, for scripts, and how many there are
 
 
 def lent_folder(folder: str, backend: Backend) -> LentFolder:
     """The one for this folder in this process."""
     with _lock:
         known = _folders.get((backend.name, folder))
-        if known is None or not os.path.isdir(known._copy):
-            known = _folders[backend.name, folder] = LentFolder(folder, backend)
+        if known is None or known.spoiled or not os.path.isdir(known._copy):
+            if known is not None:
+                known.remove()
+            known = _folders[backend.name, folder] = LentFolder(folder, backend, "call")
     return known
 
 
 @contextlib.contextmanager
 def lend_once(folder: str, backend: Backend) -> Iterator[tuple[str, dict[str, Any]]]:
-    """For folders that are lent to one run and seldom again: their copies do not stay. As the Broker sees it, and what
-    changed, once the run is over."""
+    """For a box that takes its folder when it is leased: a copy of its own, which goes with it. As the Broker sees it,
+    and what changed, once the run is over."""
     with _lock:
-        key = (backend.name, folder)
-        lent, users = _in_use.get(key) or (LentFolder(folder, backend, "script"), 0)
-        _in_use[key] = lent, users + 1
+        turn, others = _in_turn.get(folder) or (threading.Lock(), 0)
+        _in_turn[folder] = turn, others + 1
     try:
-        with lent.lend() as changed:
-            yield lent.seen, changed
+        with turn:
+            lent = LentFolder(folder, backend, "script")
+            try:
+                with lent.lend() as changed:
+                    yield lent.seen, changed
+            finally:
+                lent.remove()
     finally:
         with _lock:
-            lent, users = _in_use.pop(key, (lent, 1))
-            if users > 1:
-                _in_use[key] = lent, users - 1
-            else:
-                lent.remove()
+            turn, others = _in_turn.pop(folder)
+            if others > 1:
+                _in_turn[folder] = turn, others - 1
 
 
 def _remove_all(owner: int = os.getpid()) -> None:
     if os.getpid() == owner:
-        for each in (*_folders.values(), *(lent for lent, _ in _in_use.values())):
+        for each in _folders.values():
             each.remove()
 
 
@@ -137,7 +147,7 @@ def _after_fork() -> None:
     global _lock
     _lock = threading.Lock()
     _folders.clear()
-    _in_use.clear()
+    _in_turn.clear()
 
 
 atexit.register(_remove_all)

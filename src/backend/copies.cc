@@ -8,6 +8,7 @@
 #include <unistd.h>
 
 #include <climits>
+#include <cstring>
 
 #include <fmt/format.h>
 
@@ -125,12 +126,20 @@ Result<FolderChanges> FolderCopy::bring_back() {
   FolderChanges changes = diff(before_, after);
   struct stat owner {};
   if (::fstat(host_.get(), &owner) != 0) return os_error("the lent folder is gone");
+  std::string left_out;
   for (const FolderEntry& entry : after.entries()) {
     if (entry.type != FileType::directory || before_.find(entry.path) != nullptr) continue;
-    const Fd parent = PCTX_TRY(open_parent(host_.get(), entry.path));
+    const auto parent = open_parent(host_.get(), entry.path);
+    if (!parent) {  // a path that no call takes, or a link of the host's where the guest has a folder
+      if (left_out.empty() || !entry.path.starts_with(left_out + "/")) {
+        left_out = entry.path;
+        changes.skipped.push_back({entry.path, fmt::format("cannot be made: {}", std::strerror(parent.error().code))});
+      }
+      continue;
+    }
     const std::string name = split_path(entry.path).second;
-    if (::mkdirat(parent.get(), name.c_str(), 0755) == 0 && ::geteuid() == 0)
-      (void)!::fchownat(parent.get(), name.c_str(), owner.st_uid, owner.st_gid, AT_SYMLINK_NOFOLLOW);
+    if (::mkdirat(parent->get(), name.c_str(), 0755) == 0 && ::geteuid() == 0)
+      (void)!::fchownat(parent->get(), name.c_str(), owner.st_uid, owner.st_gid, AT_SYMLINK_NOFOLLOW);
   }
   for (auto* list : {&changes.created, &changes.modified})
     std::erase_if(*list, [&](const std::string& path) {

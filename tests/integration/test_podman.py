@@ -8,9 +8,11 @@ import subprocess
 import sys
 import tempfile
 import textwrap
+import threading
 import time
 from pathlib import Path
 
+import pctx_sandbox
 import podman_host
 import pytest
 from pctx_sandbox import _broker, sandbox
@@ -144,6 +146,21 @@ def test_a_paused_container_is_woken_up(name, connections, skip_unless):
     skip_unless("cgroup V1" not in done.stderr, "cgroup v2, without which Podman pauses nothing for an ordinary user")
     assert done.returncode == 0, done.stderr
     assert one() == 1
+    assert state(name) == "running"
+
+
+def test_a_script_goes_on_after_a_pause(name, skip_unless):
+    """Whether it has begun by then or waits for its box: whoever waits for it wakes the container up."""
+    assert one() == 1
+    ended = []
+    code = "import time; time.sleep(1); print('over')"
+    thread = threading.Thread(target=lambda: ended.append(pctx_sandbox.run(code, timeout=120).stdout))
+    thread.start()
+    done = subprocess.run(["podman", "pause", name], capture_output=True, text=True, timeout=120)
+    thread.join()
+    skip_unless("cgroup V1" not in done.stderr, "cgroup v2, without which Podman pauses nothing for an ordinary user")
+    assert done.returncode == 0 and ended == ["over\n"]
+    assert one() == 1  # the pause may have come after its end
     assert state(name) == "running"
 
 
@@ -331,6 +348,13 @@ def test_there_is_nothing_in_it(name, inside, tmp_path):
     assert str(tmp_path) not in json.dumps(seen["environment"])
 
 
+def test_a_file_of_the_system_that_is_replaced_breaks_no_box(name, place, inside):
+    """Whoever installs a package replaces /etc/ld.so.cache: no file of the host's own is bound, but copies that stay."""
+    mounts = json.loads(podman("inspect", "--format", "json", name))[0]["Mounts"]
+    files = [mount["Source"] for mount in mounts if os.path.isfile(mount["Source"])]
+    assert files and all(source.startswith(f"{place}/system/") for source in files), files
+
+
 def test_its_folder_is_for_this_user_only(place, inside):
     assert stat.S_IMODE(place.stat().st_mode) == 0o700 and place.stat().st_uid == os.geteuid()
     sockets = [path for path in (place / "run").iterdir() if path.suffix == ".sock"]
@@ -379,6 +403,57 @@ def test_limits_of_the_container_are_named_or_refused(pctx, name, monkeypatch):
     assert one.run().receipt["backend"]["limits"].startswith(("memory ", "processes by an rlimit"))
 
 
+# --- a full disk ------------------------------------------------------------------------------------------------------
+
+
+def on_a_small_disk(command, folder, megabytes, env):
+    """The command in a mount namespace where `folder` is a disk of that size."""
+    line = f'mount -t tmpfs -o size={megabytes}m,mode=0755 small {folder} && exec "$@"'
+    return subprocess.run(
+        ["unshare", "--mount", "--propagation", "private", "sh", "-c", line, "sh", *map(str, command)],
+        capture_output=True,
+        text=True,
+        timeout=180,
+        env=os.environ | env,
+    )
+
+
+@pytest.mark.root_only
+def test_a_full_disk_below_podmans_storage_is_explained(sandbox_bin, tmp_path):
+    """There is no room for the image; with room, the same storage takes it."""
+    storage, socket = tmp_path / "storage", tmp_path / "s"
+    storage.mkdir()
+    (tmp_path / "storage.conf").write_text(
+        f'[storage]\ndriver = "vfs"\ngraphroot = "{storage}/graph"\nrunroot = "{storage}/run"\n'
+    )
+    env = {
+        "CONTAINERS_STORAGE_CONF": str(tmp_path / "storage.conf"),
+        "PCTX_SANDBOX_SOCKET": str(socket),
+        "PCTX_SANDBOX_CONTAINER": f"pctx-full-{os.getpid()}",
+    }
+    done = on_a_small_disk([sandbox_bin, "run", "--", "true"], storage, 3, env)
+    assert done.returncode == 125 and "is full" in done.stderr, done.stderr
+    assert "hint: free some space: podman system prune" in done.stderr
+    archive = tmp_path / "large.tar"
+    subprocess.run(["tar", "-cf", str(archive), "-C", os.path.dirname(sandbox_bin), "pctx-sandbox"], check=True)
+    for megabytes, status in ((3, False), (64, True)):
+        room = on_a_small_disk(["podman", "import", "--quiet", archive, "pctx-test-room"], storage, megabytes, env)
+        assert (room.returncode == 0) == status, room.stderr
+
+
+@pytest.mark.root_only
+def test_a_full_disk_below_the_copies_is_explained(sandbox_bin, name, place, tmp_path):
+    """What does not fit is said before the run; the folder is as it was, and the next call works."""
+    assert one() == 1
+    folder = tmp_path / "folder"
+    folder.mkdir()
+    (folder / "large").write_bytes(bytes(8 << 20))
+    done = on_a_small_disk([sandbox_bin, "run", "--mnt", folder, "--", "true"], place / "lent", 2, {})
+    assert done.returncode == 125 and "No space left on device" in done.stderr, done.stderr
+    assert (folder / "large").stat().st_size == 8 << 20
+    assert one() == 1
+
+
 # --- without it -------------------------------------------------------------------------------------------------------
 
 
@@ -401,16 +476,18 @@ def test_doctor_knows_the_backends(pctx, monkeypatch):
     assert report["auto"]["backend"] == "namespaces"
 
 
-def test_a_run_dies_with_the_one_who_started_it(sandbox_bin, name):
+def test_a_run_dies_with_the_one_who_started_it(sandbox_bin, name, tmp_path):
     """kill -9 to the caller ends the box inside, whatever Podman thinks of its session."""
     before = one()
     assert before == 1
-    process = subprocess.Popen(
-        [sandbox_bin, "run", "-q", "--timeout", "300s", "--", "sh", "-c", "echo started; exec sleep 271"],
-        stdout=subprocess.PIPE,
-        stdin=subprocess.DEVNULL,
-    )
-    assert process.stdout.readline() == b"started\n"
+    with open(tmp_path / "words", "wb") as words:
+        process = subprocess.Popen(
+            [sandbox_bin, "run", "-q", "--timeout", "300s", "--", "sh", "-c", "echo started; exec sleep 271"],
+            stdout=subprocess.PIPE,
+            stderr=words,
+            stdin=subprocess.DEVNULL,
+        )
+    assert process.stdout.readline() == b"started\n", (tmp_path / "words").read_text()
     assert wait_until(lambda: "sleep 271" in podman("top", name, "args", check=False))
     process.kill()
     process.wait()

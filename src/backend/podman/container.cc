@@ -82,9 +82,10 @@ std::vector<std::string> container_arguments(const ContainerSpec& spec) {
   const std::vector<std::string> limits = limit_arguments(spec.limits, spec.disks);
   words.insert(words.end(), limits.begin(), limits.end());
   if (spec.own_image) {
-    for (const HostPath& entry : spec.system)
-      if (entry.kind == PathKind::directory || entry.kind == PathKind::file)
-        add_bind(words, entry.path, entry.path, "ro");
+    for (const HostPath& entry : spec.system) {
+      if (entry.kind == PathKind::directory) add_bind(words, entry.path, entry.path, "ro");
+      if (entry.kind == PathKind::file) add_bind(words, entry.target, entry.path, "ro");
+    }
   } else {
     add_bind(words, spec.program, kProgramInside, "ro");
   }

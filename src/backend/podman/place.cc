@@ -62,10 +62,12 @@ Result<Place> find_place() {
   place.run = place.folder + "/run";
   place.support = place.folder + "/support";
   place.lent = place.folder + "/lent";
+  place.system = place.folder + "/system";
   PCTX_TRY(make_private(place.folder, ::geteuid(), ::getegid(), 0700));
   PCTX_TRY(make_private(place.run, place.uid, place.gid, 0700));
   // Behind a folder that only this user can enter: the container's user reads the one, and finds its way in the other.
   PCTX_TRY(make_private(place.support, ::geteuid(), ::getegid(), 0755));
+  PCTX_TRY(make_private(place.system, ::geteuid(), ::getegid(), 0755));
   PCTX_TRY(make_private(place.lent, ::geteuid(), ::getegid(), 0711));
   return place;
 }

@@ -19,6 +19,7 @@
 #include <fmt/format.h>
 #include <nlohmann/json.hpp>
 
+#include "backend/copies.h"
 #include "backend/namespaces.h"
 #include "base/units.h"
 #include "broker/address.h"
@@ -33,7 +34,7 @@ namespace pctx::backend::podman {
 namespace {
 
 constexpr Millis kBrokerPatience{30'000};
-constexpr int kAnswerMillis = 3000, kBusyMillis = 30'000;
+constexpr int kAnswerMillis = 3000, kWokenMillis = 300, kBusyMillis = 30'000;
 constexpr std::uint64_t kMostFiles = 65536, kMostProcesses = 16384;
 constexpr const char* kStampLabel = "pctx-sandbox-program";
 
@@ -125,6 +126,36 @@ std::vector<HostPath> lent_system() {
   return image_of_the_user().empty() ? probe_host().system : std::vector<HostPath>{};
 }
 
+// Single files of the system are lent as copies: a bind holds the file, and whoever installs something puts another one
+// in its place, after which no box can be made from that bind. Other content, another name: a container that runs keeps
+// what it has.
+Result<std::string> copy_of_system_file(const Place& place, const std::string& path) {
+  struct stat status {};
+  if (::stat(path.c_str(), &status) != 0) return os_error(path);
+  std::string name = path.substr(1);
+  std::replace(name.begin(), name.end(), '/', '-');
+  const std::string copy =
+      fmt::format("{}/{}.{}.{}.{}", place.system, name, status.st_ino, status.st_mtim.tv_sec, status.st_mtim.tv_nsec);
+  if (::access(copy.c_str(), R_OK) == 0) return copy;
+  const std::string fresh = copy + ".new";
+  (void)::unlink(fresh.c_str());
+  PCTX_TRY(copy_file(path, fresh, ::geteuid(), ::getegid()));
+  if (::chmod(fresh.c_str(), 0644) != 0 || ::rename(fresh.c_str(), copy.c_str()) != 0)
+    return os_error(fmt::format("cannot prepare {}", copy));
+  return copy;
+}
+
+// Those of containers before this one.
+void sweep_system(const ContainerSpec& spec) {
+  const auto folder = sys::open_at(AT_FDCWD, spec.place.system, O_RDONLY | O_DIRECTORY | O_NOFOLLOW);
+  if (!folder) return;
+  for (const std::string& name : env::names_below(folder->get(), ".")) {
+    const std::string path = sys::join(spec.place.system, name);
+    if (std::none_of(spec.system.begin(), spec.system.end(), [&](const HostPath& each) { return each.target == path; }))
+      (void)::unlinkat(folder->get(), name.c_str(), 0);
+  }
+}
+
 class Agent {
  public:
   Agent(Place place, const Wanted& wanted) : place_(std::move(place)), wanted_(wanted) {
@@ -178,13 +209,15 @@ bool Agent::has_what_is_wanted() const {
 }
 
 Result<Reached> Agent::reach() {
-  if (has_what_is_wanted() && ask_broker() == Answer::yes) return reached();
+  const Answer before = has_what_is_wanted() ? ask_broker() : Answer::nobody;
+  if (before == Answer::yes) return reached();
   // One repairs or starts, the others wait for it and find it done.
   const Fd lock = PCTX_TRY(sys::open_at(AT_FDCWD, place_.folder + "/lock", O_RDWR | O_CREAT | O_NOFOLLOW, 0600));
   while (::flock(lock.get(), LOCK_EX) != 0)
     if (errno != EINTR) return os_error("cannot wait for another start of the container");
   PCTX_TRY(podman_program());
-  const Answer answer = ask_broker();
+  // One that was silent a moment ago is paused, or somebody has woken it up.
+  const Answer answer = ask_broker(before == Answer::silence ? kWokenMillis : kAnswerMillis);
   if (answer == Answer::yes && has_what_is_wanted()) return reached();
   // The container may run, and only the way to it be gone.
   if (place_.remote && answer == Answer::nobody && has_what_is_wanted() && carry_callers(place_, address_) &&
@@ -259,6 +292,9 @@ Result<ContainerSpec> Agent::specify() {
     spec.program = place_.remote ? PCTX_TRY(copy_program()) : self.data();
   }
   spec.system = probe_host().system;
+  if (spec.own_image)
+    for (HostPath& entry : spec.system)
+      if (entry.kind == PathKind::file) entry.target = PCTX_TRY(copy_of_system_file(place_, entry.path));
   std::vector<std::string> wanted = wanted_.lent;
   if (const std::string store = store_folder(); !store.empty()) {
     if (look_at_namespaces().usable) {
@@ -338,6 +374,7 @@ Result<void> Agent::start() {
   }
   if (spec.limits.none)
     notices_.push_back("the container has no limits of its own: Podman may not set cgroups for this user");
+  sweep_system(spec);
   // The image before has no name any more, and no container of ours.
   if (!stale_.empty()) (void)podman::podman({"rmi", stale_});
   std::string folders = write_folders(spec.lent);

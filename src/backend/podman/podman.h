@@ -45,6 +45,7 @@ struct Place {
   std::string run;        // the container writes here: the Broker's socket
   std::string support;    // read-only in the container: our guest code
   std::string lent;       // copies of folders that callers lend
+  std::string system;     // copies of the system's single files
   std::string container;  // its name
   bool rootful = false;
   // Podman is a client of one on another machine. That has our folders, but no socket of ours leads there: callers find
@@ -90,14 +91,14 @@ struct ContainerSpec {
   Place place;
   uid_t caller_uid = 0;
   gid_t caller_gid = 0;
-  std::string podman, runtime;  // runtime: empty for Podman's own choice
-  std::string image;            // an id, or the name that the user gave
-  bool own_image = true;        // ours has no system of its own: the host's is lent
-  std::string program;          // of the host, lent where the image is not ours
-  std::string profile;          // file
-  std::string version, door;    // door: name below `run`, empty for none
-  std::string ipc = "none";     // its own, and no /dev/shm; Podman before 4.0 knows "private" only
-  std::vector<HostPath> system;
+  std::string podman, runtime;                   // runtime: empty for Podman's own choice
+  std::string image;                             // an id, or the name that the user gave
+  bool own_image = true;                         // ours has no system of its own: the host's is lent
+  std::string program;                           // of the host, lent where the image is not ours
+  std::string profile;                           // file
+  std::string version, door;                     // door: name below `run`, empty for none
+  std::string ipc = "none";                      // its own, and no /dev/shm; Podman before 4.0 knows "private" only
+  std::vector<HostPath> system;                  // the target of a file is its copy in `place.system`
   std::vector<LentFolder> lent;                  // read-only
   std::string store;                             // of Environments, read-write; empty where they are built outside
   std::uint64_t files = 1024, processes = 1024;  // rlimits

@@ -16,13 +16,16 @@ namespace {
 
 ContainerSpec example() {
   ContainerSpec spec;
-  spec.place = {"/run/u/podman", "/run/u/podman/run", "/run/u/podman/support", "/run/u/podman/lent", "agent"};
+  spec.place = {"/run/u/podman",      "/run/u/podman/run",    "/run/u/podman/support",
+                "/run/u/podman/lent", "/run/u/podman/system", "agent"};
   spec.caller_uid = spec.caller_gid = 1001;
   spec.podman = "/usr/bin/podman";
   spec.image = "0123";
   spec.profile = "/run/u/podman/seccomp.json";
   spec.version = "9.9.9";
-  spec.system = {{"/usr", PathKind::directory, ""}, {"/bin", PathKind::link, "usr/bin"}};
+  spec.system = {{"/usr", PathKind::directory, ""},
+                 {"/bin", PathKind::link, "usr/bin"},
+                 {"/etc/ld.so.cache", PathKind::file, "/run/u/podman/system/copy"}};
   spec.limits = {.memory = 1 << 30, .pids = 1000, .cpus = 1500};
   return spec;
 }
@@ -71,6 +74,7 @@ TEST(PodmanContainer, LendsTheSystemReadOnlyAndLinksAsLinks) {
   const auto words = container_arguments(example());
   EXPECT_TRUE(has(words, {"--volume", "/usr:/usr:ro"}));
   EXPECT_FALSE(has(words, {"--volume", "/bin:/bin:ro"}));
+  EXPECT_TRUE(has(words, {"--volume", "/run/u/podman/system/copy:/etc/ld.so.cache:ro"}));
 }
 
 TEST(PodmanLimits, AreReadOverTheDefaults) {
