@@ -7,6 +7,7 @@ from ._script import run
 from .decorator import sandbox, sandbox_async
 from .errors import (
     DependencyInstallError,
+    LimaNotInstalledError,
     PlatformNotSupportedError,
     PodmanNotInstalledError,
     SandboxError,
@@ -22,6 +23,7 @@ from .guest.images import Image
 __all__ = [
     "DependencyInstallError",
     "Image",
+    "LimaNotInstalledError",
     "Opaque",
     "PlatformNotSupportedError",
     "PodmanNotInstalledError",

@@ -25,10 +25,12 @@ from collections.abc import Iterable
 from typing import Any
 
 from . import _program
-from .errors import PlatformNotSupportedError, PodmanNotInstalledError, SandboxStartupError
+from .errors import LimaNotInstalledError, PlatformNotSupportedError, PodmanNotInstalledError, SandboxStartupError
 
 # Building an image and starting a container on a slow disk.
 START_SECONDS = 300
+# Fetching a virtual machine's image and booting it for the first time.
+MACHINE_SECONDS = 2000
 # A Broker answers within a millisecond, on a busy machine within some.
 ANSWER_SECONDS = 3.0
 VARIABLE = "PCTX_SANDBOX_BACKEND"
@@ -148,10 +150,15 @@ def _reach(name: str, folders: Iterable[str] = ()) -> dict[str, Any]:
         raise PodmanNotInstalledError(
             f'backend="podman" needs Podman, which is not installed\nhint: {_install_command()}, or use backend="auto"'
         )
+    if name == "lima" and shutil.which("limactl") is None:
+        raise LimaNotInstalledError(
+            'backend="lima" needs Lima, which is not installed\nhint: brew install lima, or use backend="auto"'
+        )
     command = [_program.find_program(), "serve", "--backend", name, "--json"]
     prefix = _interpreter_prefix()
     for folder in (*([prefix] if prefix else ()), *folders):
         command += ["--lend", folder]
+    seconds = MACHINE_SECONDS if name == "lima" else START_SECONDS
     terminal = sys.stderr is not None and sys.stderr.isatty()
     try:
         done = subprocess.run(
@@ -160,12 +167,12 @@ def _reach(name: str, folders: Iterable[str] = ()) -> dict[str, Any]:
             stdout=subprocess.PIPE,
             stderr=None if terminal else subprocess.PIPE,  # progress is for people
             start_new_session=True,
-            timeout=START_SECONDS,
+            timeout=seconds,
             check=False,
         )
     except subprocess.TimeoutExpired:
         raise SandboxStartupError(
-            f"the backend {name} did not answer within {START_SECONDS} seconds\nhint: run `pctx-sandbox doctor`"
+            f"the backend {name} did not answer within {seconds} seconds\nhint: run `pctx-sandbox doctor`"
         ) from None
     except OSError as error:
         raise SandboxStartupError(f"{command[0]} cannot be run: {error}\nhint: install the package again") from None

@@ -46,3 +46,7 @@ class PlatformNotSupportedError(SandboxError):
 
 class PodmanNotInstalledError(PlatformNotSupportedError):
     """`backend="podman"` was asked for and podman is not installed."""
+
+
+class LimaNotInstalledError(PlatformNotSupportedError):
+    """`backend="lima"` was asked for and limactl is not installed."""

@@ -5,6 +5,7 @@
 
 #include <fmt/format.h>
 
+#include "backend/lima/lima.h"
 #include "backend/namespaces.h"
 #include "backend/podman/podman.h"
 
@@ -12,7 +13,7 @@ namespace pctx::backend {
 namespace {
 
 // The one list: a fourth backend is a folder beside these and a name here.
-constexpr std::array kBackends{kNamespaces, podman::kPodman};
+constexpr std::array kBackends{kNamespaces, podman::kPodman, lima::kLima};
 
 }  // namespace
 

@@ -1,11 +1,9 @@
 #include "backend/carried.h"
 
 #include <fcntl.h>
-#include <poll.h>
 #include <sys/mman.h>
 #include <sys/prctl.h>
 #include <sys/resource.h>
-#include <sys/socket.h>
 #include <sys/stat.h>
 #include <sys/wait.h>
 
@@ -170,22 +168,6 @@ Result<void> carry_behind(const BrokerAddress& address, const CarriedBy& by) {
   const std::size_t blank = text.find("\n\n");
   return unavailable(text.empty() ? "the process that leads to the Broker died" : text.substr(0, blank),
                      blank == std::string::npos ? "try again" : text.substr(blank + 2));
-}
-
-Result<void> hold_by_a_string(const std::string& path) {
-  const Bound bound = *PCTX_TRY(bind_broker({.folder = "", .socket = path}));
-  (void)!::write(STDOUT_FILENO, "1", 1);
-  Fd held;
-  for (;;) {
-    pollfd ready[] = {{STDIN_FILENO, POLLIN, 0}, {held ? -1 : bound.listener.get(), POLLIN, 0}};
-    if (::poll(ready, 2, -1) < 0 && errno != EINTR) break;
-    if (ready[1].revents != 0) held = Fd{::accept4(bound.listener.get(), nullptr, nullptr, SOCK_CLOEXEC)};
-    char byte;
-    if (ready[0].revents != 0 && ::read(STDIN_FILENO, &byte, 1) <= 0) break;
-  }
-  (void)::unlink(path.c_str());
-  (void)::unlink((path + ".lock").c_str());
-  return {};
 }
 
 Result<void> carry_there(const std::string& version, bool inside) {

@@ -30,7 +30,4 @@ Result<void> carry_behind(const BrokerAddress& address, const CarriedBy& by);
 // is waited for, since it is the first process there.
 Result<void> carry_there(const std::string& version, bool inside);
 
-// Lets one process connect to `path`, which ends when we do: when our standard input does. Says "1" when it may come.
-Result<void> hold_by_a_string(const std::string& path);
-
 }  // namespace pctx::backend

@@ -2,6 +2,7 @@
 #include <csignal>
 
 #include "backend/carried.h"
+#include "backend/tether.h"
 #include "cli/verbs.h"
 
 namespace pctx::cli {

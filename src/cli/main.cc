@@ -7,6 +7,7 @@
 
 #include <fmt/format.h>
 
+#include "backend/tether.h"
 #include "cli/selfcheck_probes.h"
 #include "cli/verbs.h"
 #include "net/door.h"
@@ -57,6 +58,15 @@ int enter_door(const Words& words) {
                                                                                            : complain(entered.error());
 }
 
+// On another machine, who started us holds nothing of ours but a string.
+int take_string() {
+  const char* path = std::getenv(pctx::backend::kTether);
+  if (path == nullptr || *path == '\0') return 0;
+  const auto hangs = pctx::backend::hang_by_a_string(path);
+  ::unsetenv(pctx::backend::kTether);
+  return hangs ? 0 : complain(hangs.error());
+}
+
 }  // namespace
 
 // What can still be thrown here is a mistake of ours or an empty memory: both may end us.
@@ -67,6 +77,7 @@ int main(int argc, char** argv) {  // NOLINT(bugprone-exception-escape)
     ::_exit(run_inside({argv + 3, static_cast<std::size_t>(argc) - 3}));
   Words words = split_words(argc, argv);
   if (const int failed = enter_door(words); failed != 0) return failed;
+  if (const int failed = take_string(); failed != 0) return failed;
   if (const auto status = run_plain(words)) leave(*status);
   CLI::App app{"Runs code that nobody has read, in a box that has never run anything else.", "pctx-sandbox"};
   app.set_version_flag("--version", PCTX_VERSION, "Print the version");

@@ -289,7 +289,7 @@ void add_serve(CLI::App& app, const Words& words, int& status) {
         const auto size = parse_size(text);
         return size && *size > 0 ? std::string{} : size ? "it must not be 0" : size.error().sentence();
       });
-  add_backend(serve, "Start that of a backend: auto, namespaces or podman (default namespaces)");
+  add_backend(serve, "Start that of a backend: auto, namespaces, podman or lima (default namespaces)");
   serve->add_option("--lend", options->lend, "A folder that its boxes need beside the system's; repeatable")
       ->type_name("DIR")
       ->expected(1)

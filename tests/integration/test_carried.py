@@ -15,7 +15,7 @@ from pathlib import Path
 
 import carried
 import pytest
-from pctx_sandbox import SandboxError, SandboxStartupError, _backend, _broker, sandbox
+from pctx_sandbox import SandboxError, SandboxStartupError, _backend, _broker, run, sandbox
 
 # The same tests, over another way.
 from test_backends import (  # noqa: F401
@@ -216,7 +216,8 @@ def start_caller():
         "sandbox(timeout_sec=3600)(test_carried.sleep_long)()\n"
     )
     here = os.path.dirname(os.path.abspath(__file__))
-    env = {**os.environ, "PYTHONPATH": os.pathsep.join([here, os.path.dirname(here)])}
+    path = [here, os.path.dirname(here), *filter(None, [os.environ.get("PYTHONPATH")])]
+    env = {**os.environ, "PYTHONPATH": os.pathsep.join(path)}
     process = subprocess.Popen(
         [sys.executable, "-c", code, here], env=env, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
     )
@@ -358,3 +359,12 @@ def test_a_guest_that_reads_nothing_stops_nobody():
         assert sandbox(lambda: 6)() == 6, number
     with pytest.raises(SandboxError):
         slow.result(PATIENCE)
+
+
+def test_scripts_are_carried_with_all_that_they_print():
+    code = "import sys\nfor n in range(20000): print(n, 'x' * 40)\nprint('last', file=sys.stderr)\nsys.exit(7)\n"
+    result = run(code, timeout=120)
+    lines = result.stdout.splitlines()
+    assert (result.returncode, len(lines), lines[-1][:5], result.stderr) == (7, 20000, "19999", "last\n")
+    kept = [connection for (_, lease), connection in _broker._prefetched.items() if b'"scripts": true' in lease]
+    assert kept and all(connection.wait_for_lease(PATIENCE).carried for connection in kept)

@@ -132,10 +132,11 @@ def test_an_allow_list_is_refused_before_the_run(pctx):
 
 
 @pytest.mark.parametrize("words", [("stop", "-t", "1"), ("kill",), ("rm", "-f"), ("pause",)])
-def test_the_next_call_works_after(machine, words):
+def test_the_next_call_works_after(machine, words, skip_unless):
     same = sandbox(timeout_sec=PATIENCE)(lambda value: value)  # a lease is kept for it, which is of no use any more
     assert same(1) == 1
     done = machine.podman(*words, machine.name)
+    skip_unless("cgroup V1" not in done.stderr, "cgroup v2, without which Podman pauses nothing for an ordinary user")
     assert done.returncode == 0, done.stderr
     assert same(2) == 2
 

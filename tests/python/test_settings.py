@@ -7,6 +7,7 @@ import sys
 import neighbours
 import pytest
 from pctx_sandbox import (
+    LimaNotInstalledError,
     PlatformNotSupportedError,
     PodmanNotInstalledError,
     SandboxExecutor,
@@ -181,5 +182,7 @@ def test_another_backend_says_what_is_missing(monkeypatch):
     monkeypatch.setenv("PATH", "/nonexistent")
     with pytest.raises(PodmanNotInstalledError, match="apt-get install podman"):
         sandbox(backend="podman")(lambda: 1)()
+    with pytest.raises(LimaNotInstalledError, match="brew install lima"):
+        sandbox(backend="lima")(lambda: 1)()
     with pytest.raises(PlatformNotSupportedError, match="auto"):
         sandbox(backend="microvm")(lambda: 1)()

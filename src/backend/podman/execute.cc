@@ -19,20 +19,12 @@ namespace pctx::backend::podman {
 Result<int> execute(const Wanted& wanted, const Command& command) {
   const Reached reached = PCTX_TRY(reach(wanted));
   const Place place = PCTX_TRY(find_place());
+  if (place.remote) return execute_remotely(place, command);
   std::uint64_t word = 0;
   if (::getrandom(&word, sizeof word, 0) != sizeof word) return os_error("no random numbers");
   const std::string name = fmt::format("door-{:016x}.sock", word);
   // Its network, and the string by which it hangs: if this process dies, the command inside dies at once.
-  std::optional<net::Door> door;
-  Fd held;
-  if (!place.remote) {
-    door = PCTX_TRY(net::Door::open(sys::join(place.run, name), place.uid, place.gid));
-  } else if (command.network) {
-    return unavailable("boxes on another machine have no way to the relay of this one: they have no network by name",
-                       "run it without --network, or with a backend of this machine");
-  } else {
-    held = PCTX_TRY(hold_from_outside(place, fmt::format("{}/{}", kRunInside, name)));
-  }
+  net::Door door = PCTX_TRY(net::Door::open(sys::join(place.run, name), place.uid, place.gid));
   std::vector<std::string> words{sys::find_program("podman"), "exec", "--interactive"};
   if (command.terminal) words.emplace_back("--tty");
   words.insert(words.end(), {"--env", fmt::format("PCTX_SANDBOX_DOOR={}/{}", kRunInside, name)});
@@ -47,11 +39,11 @@ Result<int> execute(const Wanted& wanted, const Command& command) {
   if (const int code = ::posix_spawn(&pid, argv[0], nullptr, nullptr, argv.data(), environ); code != 0)
     return os_error("cannot start podman", code);
   const Fd ended{static_cast<int>(::syscall(SYS_pidfd_open, pid, 0))};
-  bool open = door.has_value();
+  bool open = true;
   for (;;) {
-    pollfd ready[] = {{ended.get(), POLLIN, 0}, {open ? door->fd() : -1, POLLIN, 0}};
+    pollfd ready[] = {{ended.get(), POLLIN, 0}, {open ? door.fd() : -1, POLLIN, 0}};
     if (::poll(ready, 2, -1) < 0 && errno != EINTR) break;
-    if (ready[1].revents != 0) open = door->serve();
+    if (ready[1].revents != 0) open = door.serve();
     if (ready[0].revents != 0) break;
   }
   int status = 0;

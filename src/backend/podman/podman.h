@@ -114,10 +114,9 @@ std::string seccomp_profile();
 // The bytes of the image: an empty root, the host's links at its top, and `program`.
 std::string image_archive(const std::vector<HostPath>& system, std::string_view program);
 
-// A process in the container that holds what runs there by a string, and ends with us.
-Result<Fd> hold_from_outside(const Place& place, const std::string& door);
-// The way of callers to a Broker on another machine, once that answers.
+// On another machine: the way of callers to the Broker, once that answers, and one command.
 Result<void> carry_callers(const Place& place, const BrokerAddress& address);
+Result<int> execute_remotely(const Place& place, const Command& command);
 
 // How long a command of Podman's may take, and how much of what it says is read.
 inline constexpr Millis kPodmanPatience{120'000};
