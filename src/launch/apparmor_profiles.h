@@ -117,15 +117,17 @@ profile pctx-sandbox-container flags=(attach_disconnected, mediate_deleted) {
   deny /sys/firmware/** r,
   deny /sys/kernel/security/** r,
 
-  # Netlink brings the loopback of a box up.
+  # Beyond what a guest has: what sets up a box's network and notes what it tries, in the box's own network namespace.
   network inet stream,
   network inet dgram,
   network inet6 stream,
   network inet6 dgram,
+  network inet raw,
+  network inet6 raw,
   network netlink raw,
+  network packet dgram,
   network unix,
   unix,
-  deny network packet,
 
   signal (send) peer=pctx-sandbox-container,
   signal (receive),

@@ -130,6 +130,26 @@ def test_limits_of_the_container_and_of_each_run_hold_together(binary, environme
     assert ended.returncode == 137 and "64 MiB" in ended.stderr, ended.stderr
 
 
+CONNECT = """
+import socket
+try:
+    socket.create_connection(("203.0.113.9", 81), timeout=60)
+except OSError as error:
+    print(type(error).__name__)
+"""
+
+
+def test_what_a_box_tries_beside_its_allow_list_is_noted(binary, environment, container):
+    """It takes raw sockets in the box's own network, which a profile around the container must allow."""
+    options = ("-q", "--json", "--network", "allow:198.51.100.7:80")
+    done = run(binary, environment, *options, "--", "/usr/bin/python3", "-c", CONNECT)
+    report = json.loads(done.stdout)
+    assert report["stdout"] == "ConnectionRefusedError\n", done.stderr
+    network = report["receipt"]["network"]
+    assert network["attempts_recorded"]
+    assert [(entry["address"], entry["allowed"]) for entry in network["connections"]] == [("203.0.113.9", False)]
+
+
 @pytest.mark.root_only
 def test_roots_container_runs_under_our_profile(binary, environment, container):
     pid = podman("inspect", "--format", "{{.State.Pid}}", container).stdout.strip()
