@@ -349,7 +349,7 @@ def test_there_is_nothing_in_it(name, inside, tmp_path):
 
 
 def test_a_file_of_the_system_that_is_replaced_breaks_no_box(name, place, inside):
-    """Whoever installs a package replaces /etc/ld.so.cache: no file of the host's own is bound, but copies that stay."""
+    """Whoever installs a package replaces /etc/ld.so.cache: no file of the host is bound, but copies that stay."""
     mounts = json.loads(podman("inspect", "--format", "json", name))[0]["Mounts"]
     files = [mount["Source"] for mount in mounts if os.path.isfile(mount["Source"])]
     assert files and all(source.startswith(f"{place}/system/") for source in files), files
