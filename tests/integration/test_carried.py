@@ -216,8 +216,7 @@ def start_caller():
         "sandbox(timeout_sec=3600)(test_carried.sleep_long)()\n"
     )
     here = os.path.dirname(os.path.abspath(__file__))
-    path = [here, os.path.dirname(here), *filter(None, [os.environ.get("PYTHONPATH")])]
-    env = {**os.environ, "PYTHONPATH": os.pathsep.join(path)}
+    env = {**os.environ, "PYTHONPATH": os.pathsep.join([here, os.path.dirname(here), *filter(None, sys.path)])}
     process = subprocess.Popen(
         [sys.executable, "-c", code, here], env=env, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
     )
