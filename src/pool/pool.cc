@@ -28,7 +28,6 @@ constexpr auto kAgeOfOneZygote = std::chrono::hours{1};
 constexpr unsigned kFailuresInARow = 3;
 constexpr auto kImportPatience = std::chrono::seconds{30};  // for one package
 constexpr auto kForkPatience = std::chrono::seconds{30};
-constexpr rlim_t kMostWorkers = 128;
 
 // The last lines that a dead Zygote printed. They are for people: cut, and made harmless by whoever shows them.
 std::string last_words(int pipe) {

@@ -77,8 +77,12 @@ Plan limits_of_zygote(const Plan& plan) {
   own.policy = plan.policy;
   own.cgroup_writes = plan.cgroup_writes;
   const std::string memory = std::to_string(memory_of_zygote(plan));
-  for (CgroupWrite& write : own.cgroup_writes)
+  // Each Worker in the making is two for a moment: a child that enters its box, and the child of that one.
+  const std::string processes = std::to_string(plan.policy.limits.pids + 1 + 2 * kMostWorkers);
+  for (CgroupWrite& write : own.cgroup_writes) {
     if (write.value == std::to_string(plan.policy.limits.memory) && write.controller == "memory") write.value = memory;
+    if (write.controller == "pids") write.value = processes;
+  }
   return own;
 }
 

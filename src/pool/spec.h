@@ -30,7 +30,11 @@ struct PoolSpec {
 void lend_support(const PoolSpec& spec, Policy& policy);
 Command zygote_command(const PoolSpec& spec);
 
-// A Zygote is bound as a Worker is, but for its memory: packages and what they read at import are not the call's.
+// In one pool, for the bounds below.
+inline constexpr std::uint64_t kMostWorkers = 128;
+
+// A Zygote is bound as a Worker is, but for its memory: packages and what they read at import are not the call's; and
+// for its processes: on cgroup v2 Workers are counted with it until they have been moved to their own.
 std::uint64_t memory_of_zygote(const Plan& plan);
 Plan limits_of_zygote(const Plan& plan);
 
