@@ -134,11 +134,12 @@ class Prepared:
         spec = self._lease_spec(canceller)
         call, types_back = self._encode(args, keywords)
         try:
+            # Whoever has lent a folder looks into it next: with the end of the box, nothing of it writes any more.
             if spec.lent is None:
-                answer, buffers, end = client.execute(spec, call, output, want_end, canceller)
+                until_end = want_end or self.settings.mnt_dir is not None
+                answer, buffers, end = client.execute(spec, call, output, until_end, canceller)
             else:
                 with spec.lent.lend() as changed:
-                    # With its end: nothing of the box writes while its changes are brought back, or afterwards.
                     answer, buffers, end = client.execute(spec, call, output, True, canceller)
                 end = {**end, "changed": changed}
         finally:

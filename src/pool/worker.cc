@@ -6,6 +6,7 @@
 #include <sys/resource.h>
 #include <sys/socket.h>
 
+#include <algorithm>
 #include <csignal>
 #include <cstring>
 
@@ -339,7 +340,12 @@ void Worker::end() {
   });
 }
 
-bool Worker::all_known() const { return told_ && !before_ && !plan_.network; }
+// What is left of it may go on writing until its box is dead.
+bool Worker::all_known() const {
+  const auto& binds = plan_.policy.binds;
+  const bool writes = mnt_ || std::any_of(binds.begin(), binds.end(), [](const Bind& bind) { return bind.writable; });
+  return told_ && !writes && !plan_.network;
+}
 
 Ending Worker::ending() const {
   Ending ending;

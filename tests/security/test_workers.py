@@ -4,10 +4,13 @@ Each claim about calls is held against a control: the same function twice in one
 """
 
 import collections
+import inspect
 import os
+import signal
 import socket
 import subprocess
 import sys
+import time
 
 import pytest
 from pctx_sandbox import sandbox
@@ -333,3 +336,42 @@ def test_a_working_folder_that_can_be_written():
         return os.getcwd() == os.environ["HOME"]
 
     assert write()
+
+
+def leave_a_writer(folder):
+    """A child that writes as long as it lives; returns once it has begun."""
+    import os
+
+    if os.fork() == 0:
+        number = 0
+        while True:
+            number += 1
+            fd = os.open(f"{folder}/count", os.O_WRONLY | os.O_CREAT, 0o666)
+            os.pwrite(fd, b"%20d" % number, 0)
+            os.close(fd)
+    while not os.path.exists(f"{folder}/count"):
+        pass
+
+
+def test_nothing_writes_to_a_lent_folder_once_the_call_has_returned(tmp_path):
+    """Whoever has lent it looks into it next. The control: outside the writer goes on."""
+
+    def changes(seconds):
+        before = (tmp_path / "count").read_bytes()
+        deadline = time.monotonic() + seconds
+        while time.monotonic() < deadline:
+            if (tmp_path / "count").read_bytes() != before:
+                return True
+        return False
+
+    tmp_path.chmod(0o777)
+    code = f"import os\n{inspect.getsource(leave_a_writer)}\nleave_a_writer({str(tmp_path)!r})"
+    with subprocess.Popen([sys.executable, "-c", code], start_new_session=True) as outside:
+        outside.wait(60)
+        assert changes(60)
+        os.killpg(outside.pid, signal.SIGKILL)
+    call = sandbox(mnt_dir=tmp_path)(leave_a_writer)
+    for _ in range(20):
+        (tmp_path / "count").unlink()
+        call("/mnt")
+        assert not changes(0.05)
