@@ -12,8 +12,8 @@ namespace pctx {
 
 class HeadStart {
  public:
-  // As the policy lets us guess. Null if it cannot be told yet, or does not work: whoever makes the box tries again, and
-  // explains.
+  // As the policy lets us guess. Null if it cannot be told yet, or does not work: whoever makes the box tries again,
+  // and explains.
   static std::unique_ptr<HeadStart> begin(const Policy& policy);
   // As planned.
   static Result<std::unique_ptr<HeadStart>> begin(const Plan& plan);

@@ -324,8 +324,8 @@ std::string ended_message(const Worker& worker) {
   return fmt::format(R"({{"ended": {}}})", report_json(worker.ending(), false, -1));
 }
 
-// Its box is killed next, which takes the kernel longer than most scripts run: whoever waits for the end of one need not
-// wait for that, if it can tell nothing new.
+// Its box is killed next, which takes the kernel longer than most scripts run: whoever waits for the end of one need
+// not wait for that, if it can tell nothing new.
 void Broker::on_exited(Worker& worker) {
   const auto found = tenants_.find(&worker);
   if (found == tenants_.end() || !found->second->started || !worker.all_known()) return;

@@ -150,7 +150,7 @@ std::optional<RunArguments> read_plain_run(const Words& words) {
     if (option == nullptr) return {};
     if (const Switch* flag = std::get_if<Switch>(&option->field)) {
       if (equals != word.npos) return {};
-      arguments.**flag = true;
+      arguments.** flag = true;
       continue;
     }
     if (equals == word.npos && ++i == words.options.size()) return {};

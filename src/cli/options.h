@@ -35,9 +35,9 @@ struct RunArguments {
 // What `run` starts from, before any option.
 RunArguments default_arguments();
 
-// A line as programs write it: whole names, with values that nobody could take for options, and the command behind "--".
-// Reading that takes no description of the options, which costs more time than planning the box. Everything else, and
-// every mistake, is for those who can explain it.
+// A line as programs write it: whole names, with values that nobody could take for options, and the command behind
+// "--". Reading that takes no description of the options, which costs more time than planning the box. Everything else,
+// and every mistake, is for those who can explain it.
 std::optional<RunArguments> read_plain_run(const Words& words);
 
 // Adds the options of `run` to `verb`, reads them into `arguments` and then calls `act`.

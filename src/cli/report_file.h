@@ -9,7 +9,8 @@
 
 namespace pctx::cli {
 
-// A descriptor that the caller has opened, as in >(command): looked for before we open any of our own. Empty for a path.
+// A descriptor that the caller has opened, as in >(command): looked for before we open any of our own. Empty for a
+// path.
 Result<Fd> report_of_caller(const std::optional<std::string>& path);
 
 // What is written to, which may be `opened` already: before the run, and not through a link. Neither this guest nor an

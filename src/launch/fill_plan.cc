@@ -106,13 +106,12 @@ const ChildNetwork* build_network(const NetworkPlan& plan, SharedMemory& memory)
   const auto batch = [&](const NetlinkMessages& messages) {
     return NetlinkBatch{memory.array(messages.bytes), messages.bytes.size(), messages.last};
   };
-  const ChildNetwork network{
-      .local4 = batch(local_routes(plan, false)),
-      .local6 = batch(local_routes(plan, true)),
-      .watched_route = batch(watched_route(plan)),
-      .ports = memory.array(plan.ports),
-      .port_count = plan.ports.size(),
-      .watched = {static_cast<unsigned short>(plan.watched.size()), memory.array(plan.watched)}};
+  const ChildNetwork network{.local4 = batch(local_routes(plan, false)),
+                             .local6 = batch(local_routes(plan, true)),
+                             .watched_route = batch(watched_route(plan)),
+                             .ports = memory.array(plan.ports),
+                             .port_count = plan.ports.size(),
+                             .watched = {static_cast<unsigned short>(plan.watched.size()), memory.array(plan.watched)}};
   return memory.array(std::span{&network, 1});
 }
 

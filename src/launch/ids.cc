@@ -71,8 +71,7 @@ Result<IdMapping> IdMapping::make(std::uint32_t from_uid, std::uint32_t from_gid
                             CLONE_VM | CLONE_NEWUSER | CLONE_PIDFD | SIGCHLD, nullptr, &pidfd);
   if (mapping.holder_ < 0) return os_error("cannot make a user namespace");
   mapping.pidfd_ = Fd{pidfd};
-  const Fd proc =
-      PCTX_TRY(sys::open_at(AT_FDCWD, fmt::format("/proc/{}", mapping.holder_), O_PATH | O_DIRECTORY));
+  const Fd proc = PCTX_TRY(sys::open_at(AT_FDCWD, fmt::format("/proc/{}", mapping.holder_), O_PATH | O_DIRECTORY));
   PCTX_TRY(sys::write_at(proc.get(), "uid_map", fmt::format("{} {} 1", from_uid, uid)));
   PCTX_TRY(sys::write_at(proc.get(), "gid_map", fmt::format("{} {} 1", from_gid, gid)));
   mapping.names_ = PCTX_TRY(sys::open_at(proc.get(), "ns/user", O_RDONLY));

@@ -45,8 +45,9 @@ FrameRead read_frame(int socket, StatusFrame& frame, FrameFds& fds);
 // Words for a failure that the child reported.
 Error describe_failure(const StatusFrame& frame, const Plan& plan, const Command& command);
 
-// Whose files are shown as whose. It is handed to the kernel as a user namespace, which a process must hold until we have
-// its descriptor; to end that process takes a while, and comes when this is let go. Serves every folder of one owner.
+// Whose files are shown as whose. It is handed to the kernel as a user namespace, which a process must hold until we
+// have its descriptor; to end that process takes a while, and comes when this is let go. Serves every folder of one
+// owner.
 class IdMapping {
  public:
   static Result<IdMapping> make(std::uint32_t from_uid, std::uint32_t from_gid, std::uint32_t uid, std::uint32_t gid);

@@ -24,8 +24,7 @@ TEST(ReadyFilters, DifferFromEachOther) {
   for (std::size_t one = 0; one < kFilterVariants; ++one)
     for (std::size_t other = 0; other < one; ++other) {
       const auto first = ready_filter(filter_variant(one)), second = ready_filter(filter_variant(other));
-      EXPECT_FALSE(first.size() == second.size() &&
-                   std::memcmp(first.data(), second.data(), first.size_bytes()) == 0)
+      EXPECT_FALSE(first.size() == second.size() && std::memcmp(first.data(), second.data(), first.size_bytes()) == 0)
           << one << " " << other;
     }
 }

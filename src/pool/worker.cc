@@ -107,7 +107,9 @@ Result<void> Worker::cut(const Maker& maker) {
 }
 
 // v1: whoever forks the Worker is in its cgroup at that moment, beside our init.
-bool Worker::needs_room_to_fork() const { return cgroup_.active() && cgroup_.directory() < 0 && plan_.policy.limits.pids < 2; }
+bool Worker::needs_room_to_fork() const {
+  return cgroup_.active() && cgroup_.directory() < 0 && plan_.policy.limits.pids < 2;
+}
 
 void Worker::on_cut(Fd pidfd, int error) {
   if (!pidfd) return fail(os_error("cannot make the box of a Worker", error));

@@ -53,9 +53,10 @@ Result<ContainerLimits> read_limits(std::string_view text, ContainerLimits limit
 std::vector<std::string> limit_arguments(const ContainerLimits& limits, const std::vector<std::string>& disks) {
   if (limits.none) return {};
   const std::string memory = fmt::format("{}b", limits.memory);
-  std::vector<std::string> words{"--memory",     memory, "--memory-swap", memory,  // both together: no swap on top
-                                 "--cpus",       format_cpus(limits.cpus),
-                                 "--pids-limit", std::to_string(limits.pids)};
+  std::vector<std::string> words{"--memory",      memory,
+                                 "--memory-swap", memory,  // both together: no swap on top
+                                 "--cpus",        format_cpus(limits.cpus),
+                                 "--pids-limit",  std::to_string(limits.pids)};
   for (const std::string& disk : disks) {
     if (limits.io_read != 0)
       words.insert(words.end(), {"--device-read-bps", fmt::format("{}:{}", disk, limits.io_read)});

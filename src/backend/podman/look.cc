@@ -44,9 +44,9 @@ std::string shown_controllers(std::vector<std::string_view> words) {
 // Podman confines what root starts, by a profile of its own that refuses mounts; a rootless one may load none.
 Result<std::string> apparmor_profile() {
   if (::geteuid() != 0 || !sys::kernel_has_apparmor() || !named_machine().empty()) return std::string{};
-  const sys::Finished info = PCTX_TRY(sys::run_program(
-      {sys::find_program("podman"), "info", "--format", "{{.Host.Security.AppArmorEnabled}}"}, -1, kMostWords,
-      kPodmanPatience));
+  const sys::Finished info =
+      PCTX_TRY(sys::run_program({sys::find_program("podman"), "info", "--format", "{{.Host.Security.AppArmorEnabled}}"},
+                                -1, kMostWords, kPodmanPatience));
   if (!info.out.starts_with("true")) return std::string{};
   if (sys::profile_mode(kContainerProfile)) return std::string{kContainerProfile};
   return unavailable("the AppArmor profile that Podman gives root's containers refuses the mounts of boxes",
