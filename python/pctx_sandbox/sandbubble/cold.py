@@ -32,10 +32,10 @@ LONGEST_WORDS = 64 << 10
 def run_cold(request: Request, canceller: Canceller | None) -> Ended:
     """Runs the script in a box of its own."""
     _program.require_linux()
-    with _script(request) as script, _memory() as report, _memory() as hidden:
-        engine = Engine(
-            _command(request, hidden, script), {**os.environ, "NO_COLOR": "1"}, bool(request.stdin), (report, hidden)
-        )
+    with _script(request) as script, _memory() as report, _memory(bool(request.conf.env)) as hidden:
+        handed = (report,) if hidden < 0 else (report, hidden)
+        command = _command(request, hidden, script)
+        engine = Engine(command, {**os.environ, "NO_COLOR": "1"}, bool(request.stdin), handed)
         try:
             if canceller is not None:
                 canceller.register(engine)
@@ -56,14 +56,15 @@ def run_cold(request: Request, canceller: Canceller | None) -> Ended:
 
 _folder: tuple[int, str] | None = None
 _numbers = itertools.count()
+_free: list[str] = []  # places of snippets that nobody uses
 
 
 @contextlib.contextmanager
 def _script(request: Request) -> Iterator[str]:
     """Where the snippet lies during one run, in a folder that nobody but this process uses; empty without one.
 
-    The folder stays until the process ends: to make and remove one for every run would take longer than the rest of our
-    part.
+    The folder and its files stay until the process ends, empty: to make and remove them for every run takes longer than
+    the rest of our part.
     """
     global _folder
     if request.code is None:
@@ -72,21 +73,34 @@ def _script(request: Request) -> Iterator[str]:
     folder = _folder
     if folder is None or folder[0] != os.getpid() or not os.path.isdir(folder[1]):
         folder = _folder = os.getpid(), tempfile.mkdtemp(prefix="pctx-sandbox-")
+        _free.clear()
         atexit.register(_remove, *folder)
-    path = os.path.join(folder[1], f"{next(_numbers)}.script")
     try:
-        with open(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o444), "wb", 0) as file:
-            file.write(request.code)
-            os.fchmod(file.fileno(), 0o444)  # whatever the umask is
+        path = _free.pop()
+    except IndexError:
+        path = os.path.join(folder[1], f"{next(_numbers)}.script")
+    fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o644)
+    try:
+        os.fchmod(fd, 0o644)  # whatever the umask is
+        rest = memoryview(request.code)
+        while rest:
+            rest = rest[os.write(fd, rest) :]
         yield path
+        os.ftruncate(fd, 0)
+        _free.append(path)
+    except BaseException:
+        os.unlink(path)  # a box that is being killed may see it for a moment: the next snippet is not for it
+        raise
     finally:
-        with contextlib.suppress(OSError):
-            os.unlink(path)
+        os.close(fd)
 
 
 @contextlib.contextmanager
-def _memory() -> Iterator[int]:
-    """A file that has no name: nothing to remove, nothing for others to see."""
+def _memory(wanted: bool = True) -> Iterator[int]:
+    """A file that has no name: nothing to remove, nothing for others to see. -1 if none is wanted."""
+    if not wanted:
+        yield -1
+        return
     fd = os.memfd_create("pctx-sandbox")
     try:
         yield fd
