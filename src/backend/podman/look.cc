@@ -34,7 +34,8 @@ std::string shown_controllers(std::vector<std::string_view> words) {
                                     {"CPUs", {"cpu", "cpu"}},
                                     {"processes", {"pids", "pids"}},
                                     {"disks", {"io", "blkio"}}})
-    if (std::any_of(words.begin(), words.end(), [&](auto word) { return word == names[0] || word == names[1]; }))
+    if (std::any_of(words.begin(), words.end(),
+                    [&names = names](auto word) { return word == names[0] || word == names[1]; }))
       text += fmt::format("{}{}", text.empty() ? "can limit the container's " : ", ", what);
   return text.empty() ? "cannot limit the container" : text;
 }
