@@ -1,13 +1,28 @@
-"""Shared by the tests of the command line: reports, and the everyday packages that a box must run unhindered."""
+"""Shared by the tests of the command line: reports, a home folder, and the everyday packages that a box must run."""
 
 import importlib.util
 import json
+import os
+import shutil
 import subprocess
 import sys
+import tempfile
 import textwrap
 from pathlib import Path
 
 import pytest
+
+
+@pytest.fixture(scope="module")
+def home():
+    """A folder that no box has of its own, unlike /tmp."""
+    base = Path.home()
+    if not os.access(base, os.W_OK) or str(base).startswith(("/tmp", "/var/tmp")):
+        pytest.skip("needs a home folder that can be written, outside the temporary folders")
+    path = Path(tempfile.mkdtemp(prefix="pctx-home-", dir=base))
+    path.chmod(0o755)
+    yield path
+    shutil.rmtree(path)
 
 
 @pytest.fixture(scope="session")

@@ -39,16 +39,10 @@ from test_backends import (  # noqa: F401
     test_values_come_back_as_they_were,
     test_what_is_not_data_is_refused,
 )
+from waiting import wait_until
 
 pytestmark = pytest.mark.usefixtures("carrier")
 PATIENCE = 120
-
-
-def wait_until(condition):
-    deadline = time.monotonic() + PATIENCE
-    while not condition():
-        assert time.monotonic() < deadline, "it did not happen"
-        time.sleep(0.02)
 
 
 class Way:
@@ -196,8 +190,6 @@ def nobody_else(carrier):
 
 
 def sleep_long():
-    import time
-
     print("begun", flush=True)
     time.sleep(3600)
 
@@ -303,8 +295,6 @@ def test_a_guest_cannot_speak_for_others(carrier):
         return "unchanged"
 
     def quiet():
-        import time
-
         time.sleep(2)
         return "whole"
 
@@ -348,8 +338,6 @@ def test_a_guest_that_reads_nothing_stops_nobody():
     """Its call waits in the window; others go on, and its own time ends it."""
 
     def stop_reading():
-        import time
-
         time.sleep(3600)
 
     big = os.urandom(8 << 20)

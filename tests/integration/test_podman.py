@@ -9,13 +9,13 @@ import sys
 import tempfile
 import textwrap
 import threading
-import time
 from pathlib import Path
 
 import pctx_sandbox
 import podman_host
 import pytest
 from pctx_sandbox import _broker, sandbox
+from waiting import wait_until
 
 BACKENDS = ("podman",)
 if podman_host.trouble():
@@ -41,13 +41,6 @@ def place():
 
 def state(name):
     return podman("inspect", "--format", "{{.State.Status}}", name, check=False)
-
-
-def wait_until(condition, seconds=60):
-    deadline = time.monotonic() + seconds
-    while not (held := condition()) and time.monotonic() < deadline:
-        time.sleep(0.05)
-    return held
 
 
 @sandbox

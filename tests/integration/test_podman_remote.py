@@ -34,19 +34,13 @@ from test_backends import (  # noqa: F401
     test_values_come_back_as_they_were,
     test_what_is_not_data_is_refused,
 )
+from waiting import wait_until
 
 pytestmark = [
     pytest.mark.skipif(podman_host.trouble() is not None, reason=f"needs {podman_host.trouble()}"),
     pytest.mark.usefixtures("machine"),
 ]
 PATIENCE = 180
-
-
-def wait_until(condition):
-    deadline = time.monotonic() + PATIENCE
-    while not condition():
-        assert time.monotonic() < deadline, "it did not happen"
-        time.sleep(0.05)
 
 
 class Machine:
@@ -156,8 +150,6 @@ def busy(pctx):
 
 def test_a_call_whose_way_is_killed_is_told_and_its_worker_dies(machine, pctx):
     def wait():
-        import time
-
         time.sleep(3600)
 
     sandbox(lambda: 1)()

@@ -6,10 +6,10 @@ import re
 import shutil
 import subprocess
 import tempfile
-import time
 
 import pytest
 from pctx_sandbox import DependencyInstallError, sandbox
+from waiting import wait_until
 
 pytestmark = pytest.mark.usefixtures("own_broker")
 
@@ -25,15 +25,6 @@ def status(program):
 
 def pools(program):
     return status(program)["pools"]
-
-
-def wait_until(condition, seconds=20):
-    deadline = time.monotonic() + seconds
-    while not condition():
-        if time.monotonic() > deadline:
-            return False
-        time.sleep(0.02)
-    return True
 
 
 def test_the_first_call_starts_the_broker_and_later_calls_find_it(sandbox_bin):

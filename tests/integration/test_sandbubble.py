@@ -21,6 +21,7 @@ from pctx_sandbox.sandbubble import (
     run_sandboxed,
     run_sandboxed_async,
 )
+from waiting import wait_until
 
 pytestmark = pytest.mark.usefixtures("own_broker")
 
@@ -317,13 +318,6 @@ def silent(path):
     path.unlink(missing_ok=True)
     time.sleep(0.1)
     return not path.exists()
-
-
-def wait_until(condition):
-    deadline = time.monotonic() + 120
-    while not condition():
-        assert time.monotonic() < deadline
-        time.sleep(0.01)
 
 
 # --- what is refused, and in which words ------------------------------------------------------------------------------

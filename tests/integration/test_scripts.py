@@ -322,18 +322,6 @@ def test_a_folder_is_not_shown_to_the_next_script(conf, folders):
     assert run_sandboxed(conf, code="import os; print(os.listdir('/mnt'))", timeout=120)[0].stdout == "[]\n"
 
 
-@pytest.fixture(scope="module")
-def home():
-    """A folder that no box has of its own, unlike /tmp."""
-    base = Path.home()
-    if not os.access(base, os.W_OK) or str(base).startswith(("/tmp", "/var/tmp")):
-        pytest.skip("needs a home folder that can be written, outside the temporary folders")
-    path = Path(tempfile.mkdtemp(prefix="pctx-home-", dir=base))
-    path.chmod(0o755)
-    yield path
-    shutil.rmtree(path)
-
-
 @pytest.mark.parametrize("warm", [True, False], ids=["warm", "cold"])
 def test_a_virtualenv_below_a_home_shows_nothing_else_of_it(warm, home):
     project = home / f"project-{warm}"

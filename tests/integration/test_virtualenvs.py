@@ -9,7 +9,6 @@ import os
 import shutil
 import subprocess
 import sys
-import tempfile
 from pathlib import Path
 
 import pytest
@@ -38,18 +37,6 @@ print(json.dumps({
     "seen": {path: os.path.exists(path) for path in sys.argv[1:]},
 }))
 """
-
-
-@pytest.fixture(scope="module")
-def home():
-    """A folder that no box has of its own, unlike /tmp."""
-    base = Path.home()
-    if not os.access(base, os.W_OK) or str(base).startswith(("/tmp", "/var/tmp")):
-        pytest.skip("needs a home folder that can be written, outside the temporary folders")
-    path = Path(tempfile.mkdtemp(prefix="pctx-home-", dir=base))
-    path.chmod(0o755)
-    yield path
-    shutil.rmtree(path)
 
 
 def uv():

@@ -56,15 +56,14 @@ def run_cold(request: Request, canceller: Canceller | None) -> Ended:
 
 _folder: tuple[int, str] | None = None
 _numbers = itertools.count()
-_free: list[str] = []  # places of snippets that nobody uses
 
 
 @contextlib.contextmanager
 def _script(request: Request) -> Iterator[str]:
     """Where the snippet lies during one run, in a folder that nobody but this process uses; empty without one.
 
-    The folder and its files stay until the process ends, empty: to make and remove them for every run takes longer than
-    the rest of our part.
+    The folder stays until the process ends: to make and remove one for every run would take longer than the rest of our
+    part.
     """
     global _folder
     if request.code is None:
@@ -73,26 +72,16 @@ def _script(request: Request) -> Iterator[str]:
     folder = _folder
     if folder is None or folder[0] != os.getpid() or not os.path.isdir(folder[1]):
         folder = _folder = os.getpid(), tempfile.mkdtemp(prefix="pctx-sandbox-")
-        _free.clear()
         atexit.register(_remove, *folder)
+    path = os.path.join(folder[1], f"{next(_numbers)}.script")
     try:
-        path = _free.pop()
-    except IndexError:
-        path = os.path.join(folder[1], f"{next(_numbers)}.script")
-    fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o644)
-    try:
-        os.fchmod(fd, 0o644)  # whatever the umask is
-        rest = memoryview(request.code)
-        while rest:
-            rest = rest[os.write(fd, rest) :]
+        with open(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o444), "wb") as file:
+            file.write(request.code)
+            os.fchmod(file.fileno(), 0o444)  # whatever the umask is
         yield path
-        os.ftruncate(fd, 0)
-        _free.append(path)
-    except BaseException:
-        os.unlink(path)  # a box that is being killed may see it for a moment: the next snippet is not for it
-        raise
     finally:
-        os.close(fd)
+        with contextlib.suppress(OSError):
+            os.unlink(path)
 
 
 @contextlib.contextmanager
@@ -127,7 +116,7 @@ def _command(request: Request, hidden: int, script: str) -> list[str]:
     if request.conf.env:
         # Not on the command line, which others can read.
         secret = {name: policy["identity"]["env"].pop(name) for name in request.conf.env}
-        with open(hidden, "wb", 0, closefd=False) as file:
+        with open(hidden, "wb", closefd=False) as file:
             file.write(json.dumps({"identity": {"env": secret}}).encode())
         options += ["--policy", "/dev/fd/4"]
     return [_program.find_program(), "run", *options, *policy_words(policy), "--", *request.command]

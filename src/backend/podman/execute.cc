@@ -16,6 +16,17 @@ extern char** environ;  // NOLINT(readability-redundant-declaration)
 
 namespace pctx::backend::podman {
 
+std::vector<std::string> exec_words(const Place& place, const Command& command, const std::string& hangs_by) {
+  std::vector<std::string> words{sys::find_program("podman"), "exec", "--interactive"};
+  if (command.terminal) words.emplace_back("--tty");
+  words.insert(words.end(), {"--env", hangs_by});
+  for (const auto& [variable, value] : command.variables)
+    words.insert(words.end(), {"--env", fmt::format("{}={}", variable, value)});
+  words.insert(words.end(), {place.container, kProgramInside});
+  words.insert(words.end(), command.words.begin(), command.words.end());
+  return words;
+}
+
 Result<int> execute(const Wanted& wanted, const Command& command) {
   const Reached reached = PCTX_TRY(reach(wanted));
   const Place place = PCTX_TRY(find_place());
@@ -25,13 +36,7 @@ Result<int> execute(const Wanted& wanted, const Command& command) {
   const std::string name = fmt::format("door-{:016x}.sock", word);
   // Its network, and the string by which it hangs: if this process dies, the command inside dies at once.
   net::Door door = PCTX_TRY(net::Door::open(sys::join(place.run, name), place.uid, place.gid));
-  std::vector<std::string> words{sys::find_program("podman"), "exec", "--interactive"};
-  if (command.terminal) words.emplace_back("--tty");
-  words.insert(words.end(), {"--env", fmt::format("PCTX_SANDBOX_DOOR={}/{}", kRunInside, name)});
-  for (const auto& [variable, value] : command.variables)
-    words.insert(words.end(), {"--env", fmt::format("{}={}", variable, value)});
-  words.insert(words.end(), {place.container, kProgramInside});
-  words.insert(words.end(), command.words.begin(), command.words.end());
+  std::vector<std::string> words = exec_words(place, command, fmt::format("PCTX_SANDBOX_DOOR={}/{}", kRunInside, name));
   std::vector<char*> argv;
   for (std::string& each : words) argv.push_back(each.data());
   argv.push_back(nullptr);

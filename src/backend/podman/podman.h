@@ -117,6 +117,8 @@ std::string image_archive(const std::vector<HostPath>& system, std::string_view 
 // On another machine: the way of callers to the Broker, once that answers, and one command.
 Result<void> carry_callers(const Place& place, const BrokerAddress& address);
 Result<int> execute_remotely(const Place& place, const Command& command);
+// The line that runs a command in the container. `hangs_by` is the variable that ties it to this process.
+std::vector<std::string> exec_words(const Place& place, const Command& command, const std::string& hangs_by);
 
 // How long a command of Podman's may take, and how much of what it says is read.
 inline constexpr Millis kPodmanPatience{120'000};

@@ -21,14 +21,7 @@ Result<int> execute_remotely(const Place& place, const Command& command) {
   const std::string podman = sys::find_program("podman"), socket = PCTX_TRY(random_socket(kRunInside));
   const Fd held = PCTX_TRY(
       hold_outside({podman, "exec", "--interactive", place.container, kProgramInside, "carry", "--hold", socket}));
-  std::vector<std::string> words{podman, "exec", "--interactive"};
-  if (command.terminal) words.emplace_back("--tty");
-  words.insert(words.end(), {"--env", fmt::format("{}={}", kTether, socket)});
-  for (const auto& [variable, value] : command.variables)
-    words.insert(words.end(), {"--env", fmt::format("{}={}", variable, value)});
-  words.insert(words.end(), {place.container, kProgramInside});
-  words.insert(words.end(), command.words.begin(), command.words.end());
-  return run_with_our_streams(words);
+  return run_with_our_streams(exec_words(place, command, fmt::format("{}={}", kTether, socket)));
 }
 
 }  // namespace pctx::backend::podman
