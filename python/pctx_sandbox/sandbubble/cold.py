@@ -17,7 +17,7 @@ from typing import Any
 from .. import _program
 from ..client import Canceller
 from ..errors import SandboxStartupError
-from .config import make_policy, output_bytes, policy_words
+from .config import make_policy, output_bytes
 from .elsewhere import sources
 from .engine import Engine
 from .request import CODE_PLACE, Request
@@ -32,10 +32,9 @@ LONGEST_WORDS = 64 << 10
 def run_cold(request: Request, canceller: Canceller | None) -> Ended:
     """Runs the script in a box of its own."""
     _program.require_linux()
-    with _script(request) as script, _memory() as report, _memory(bool(request.conf.env)) as hidden:
-        handed = (report,) if hidden < 0 else (report, hidden)
-        command = _command(request, hidden, script)
-        engine = Engine(command, {**os.environ, "NO_COLOR": "1"}, bool(request.stdin), handed)
+    with _script(request) as script, _memory() as report, _memory() as policy:
+        command = _command(request, policy, script)
+        engine = Engine(command, {**os.environ, "NO_COLOR": "1"}, bool(request.stdin), (report, policy))
         try:
             if canceller is not None:
                 canceller.register(engine)
@@ -85,11 +84,8 @@ def _script(request: Request) -> Iterator[str]:
 
 
 @contextlib.contextmanager
-def _memory(wanted: bool = True) -> Iterator[int]:
-    """A file that has no name: nothing to remove, nothing for others to see. -1 if none is wanted."""
-    if not wanted:
-        yield -1
-        return
+def _memory() -> Iterator[int]:
+    """A file that has no name: nothing to remove, nothing for others to see."""
     fd = os.memfd_create("pctx-sandbox")
     try:
         yield fd
@@ -102,7 +98,7 @@ def _remove(pid: int, folder: str) -> None:
         shutil.rmtree(folder, ignore_errors=True)
 
 
-def _command(request: Request, hidden: int, script: str) -> list[str]:
+def _command(request: Request, policy_file: int, script: str) -> list[str]:
     policy = make_policy(request.conf, request.venv, request.limits, request.timeout, request.folder is None)
     options = ["--quiet", "--die-with-parent", "--report", "/dev/fd/3"]
     if request.folder is not None:
@@ -113,13 +109,9 @@ def _command(request: Request, hidden: int, script: str) -> list[str]:
         policy["identity"]["env"].setdefault("PYTHONPATH", "/mnt")
     for source in sources(request.venv):
         options += ["--lend", source]
-    if request.conf.env:
-        # Not on the command line, which others can read.
-        secret = {name: policy["identity"]["env"].pop(name) for name in request.conf.env}
-        with open(hidden, "wb", closefd=False) as file:
-            file.write(json.dumps({"identity": {"env": secret}}).encode())
-        options += ["--policy", "/dev/fd/4"]
-    return [_program.find_program(), "run", *options, *policy_words(policy), "--", *request.command]
+    with open(policy_file, "wb", closefd=False) as file:
+        file.write(json.dumps(policy).encode())
+    return [_program.find_program(), "run", *options, "--policy", "/dev/fd/4", "--", *request.command]
 
 
 def _converse(engine: Engine, data: bytes, most: int) -> tuple[bytes, bytes]:

@@ -161,29 +161,6 @@ def make_policy(
     return policy
 
 
-def policy_words(policy: Mapping[str, Any]) -> list[str]:
-    """The same policy as options of `pctx-sandbox run`, which reads them in less time than a file."""
-    words = [f"--{name.replace('_', '-')}={_number(value)}" for name, value in policy["limits"].items()]
-    files = policy["files"]
-    words += [f"--{name}={files[name]}" for name in ("workdir", "mnt") if name in files]
-    words += [f"--{name}={each}" for name in ("ro", "tmpfs") for each in files.get(name, ())]
-    words += [f"--env={name}={value}" for name, value in policy["identity"]["env"].items()]
-    network = policy["network"]
-    if isinstance(network, str):
-        words.append(f"--network={network}")
-    else:
-        words.append(f"--network=allow:{','.join(network['allow'])}")
-        if "private" in network:
-            words.append(f"--network-private={','.join(network['private'])}")
-    if "apparmor" in policy:
-        words.append(f"--apparmor={policy['apparmor']}")
-    return words
-
-
-def _number(value: float) -> str:
-    return str(value) if isinstance(value, int) else f"{value:.9f}"
-
-
 @functools.lru_cache(maxsize=64)
 def _say_without_apparmor(profile: str) -> None:
     """Once: the same program runs on hosts with and without, and the Receipt says that the layer is off."""
