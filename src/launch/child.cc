@@ -11,6 +11,7 @@
 #include <cstring>
 
 #include "launch/child_root.h"
+#include "sys/elsewhere.h"
 #include "sys/kernel_abi.h"
 
 namespace pctx {
@@ -145,15 +146,12 @@ void join_cgroups(const ChildPlan& plan, int channel) noexcept {
 
 namespace {
 
-// The guest's process is to make the namespaces while we build the root. A fork is left on the CPU of its parent when
-// the others are busy, and the supervisor's CPU is, for a moment still: then the two of us would share one and leave
-// the other idle. It goes back to all its CPUs before it becomes the guest.
-void spread(const ChildPlan& plan, pid_t guest) noexcept {
-  cpu_set_t others = plan.allowed;
-  unsigned here = 0;
-  if (::syscall(SYS_getcpu, &here, nullptr, nullptr) != 0 || here >= CPU_SETSIZE) return;
-  CPU_CLR(here, &others);
-  (void)::syscall(SYS_sched_setaffinity, guest, sizeof others, &others);
+// The guest's process has made most of its namespaces on this CPU while we waited for the plan. From here on there is
+// work for two, and the supervisor is done soon: the guest's process goes on elsewhere. It goes back to all its CPUs
+// before it becomes the guest.
+void part(const ChildPlan& plan, pid_t guest) noexcept {
+  (void)::syscall(SYS_sched_setaffinity, 0, sizeof plan.allowed, &plan.allowed);
+  sys::send_elsewhere(guest, plan.allowed);
 }
 
 }  // namespace
@@ -171,12 +169,12 @@ void run_child(ChildPlan& plan) noexcept {
     ::close(sync[0]);
     run_guest(plan, sync[1], host_proc);
   }
-  if (plan.spread) spread(plan, static_cast<pid_t>(guest));
   ::close(sync[1]);
   ::close(host_proc);
   ::close(plan.guest_channel);
   int proc = -1;
   await_plan(plan);
+  if (plan.spread) part(plan, static_cast<pid_t>(guest));
   clone_binds(plan);
   await_go(plan);
   become_guest_ids(plan);

@@ -12,6 +12,7 @@
 #include "launch/fill_plan.h"
 #include "sys/blocked_signals.h"
 #include "sys/diagnose.h"
+#include "sys/elsewhere.h"
 #include "sys/kernel_abi.h"
 
 namespace pctx {
@@ -66,6 +67,8 @@ Result<Embryo> Embryo::conceive(std::uint64_t namespaces, std::array<int, 3> std
     }
     if (pid < 0) return explain_clone_failure(errno);
     box.pid = static_cast<pid_t>(pid);
+    // A fork often stays on the CPU of its parent, though another one is idle, and we are busy with the plan.
+    if (born.spread) sys::send_elsewhere(box.pid, born.allowed);
   }
   box.pidfd = Fd{pidfd};
   box.status = std::move(status.ours);
