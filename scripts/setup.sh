@@ -107,7 +107,8 @@ installed() {
 }
 install_tree() {
   for pair in "${compiled[@]}"; do
-    cp "build/release/${pair%%:*}" "${pair##*:}.new"
+    # In one write: a kernel that can then keeps the file in large pages, and each start of it takes fewer faults.
+    dd if="build/release/${pair%%:*}" of="${pair##*:}.new" bs=64M status=none
     chmod 755 "${pair##*:}.new"
     mv "${pair##*:}.new" "${pair##*:}"
   done

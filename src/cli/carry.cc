@@ -1,6 +1,8 @@
 // The two ends of a stream between callers and a Broker on another machine.
 #include <csignal>
 
+#include <CLI/CLI.hpp>
+
 #include "backend/carried.h"
 #include "backend/tether.h"
 #include "cli/verbs.h"

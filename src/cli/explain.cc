@@ -1,6 +1,7 @@
 #include <cstdio>
 
 #include <fmt/format.h>
+#include <CLI/CLI.hpp>
 
 #include "cli/options.h"
 #include "cli/verbs.h"

@@ -5,8 +5,6 @@
 #include <cstdio>
 #include <cstdlib>
 
-#include <fmt/format.h>
-
 #include "backend/tether.h"
 #include "cli/selfcheck_probes.h"
 #include "cli/verbs.h"
@@ -79,33 +77,5 @@ int main(int argc, char** argv) {  // NOLINT(bugprone-exception-escape)
   if (const int failed = enter_door(words); failed != 0) return failed;
   if (const int failed = take_string(); failed != 0) return failed;
   if (const auto status = run_plain(words)) leave(*status);
-  CLI::App app{"Runs code that nobody has read, in a box that has never run anything else.", "pctx-sandbox"};
-  app.set_version_flag("--version", PCTX_VERSION, "Print the version");
-  app.require_subcommand(1);
-  app.set_help_all_flag("--help-all", "Print the help of every verb");
-  int status = 0;
-  add_run(app, words, status);
-  add_explain(app, words, status);
-  add_env(app, words, status);
-  add_shell(app, words, status);
-  add_doctor(app, words, status);
-  add_selfcheck(app, words, status);
-  add_apparmor(app, status);
-  add_setup(app, status);
-  add_serve(app, words, status);
-  add_sandbubble(app, status);
-  add_lend(app, status);
-  add_carry(app, words, status);
-  add_completions(app, status);
-  app.add_subcommand("help", "Print this help")->callback([&] { fmt::print("{}", app.help()); });
-  try {
-    std::vector<std::string> reversed(words.options.rbegin(), words.options.rend());
-    app.parse(reversed);
-  } catch (const CLI::ParseError& error) {
-    if (error.get_exit_code() == 0) return app.exit(error);
-    fmt::print(stderr, "pctx-sandbox: {}\nhint: see 'pctx-sandbox help' and 'pctx-sandbox VERB --help'\n",
-               error.what());
-    return kFailed;
-  }
-  leave(status);
+  leave(obey(words));
 }

@@ -3,6 +3,7 @@
 #include <variant>
 
 #include <fmt/format.h>
+#include <CLI/CLI.hpp>
 
 #include "sys/files.h"
 

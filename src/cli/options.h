@@ -7,8 +7,6 @@
 #include <string>
 #include <vector>
 
-#include <CLI/CLI.hpp>
-
 #include "backend/backend.h"
 #include "box/head_start.h"
 #include "cli/verbs.h"

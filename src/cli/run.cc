@@ -6,6 +6,7 @@
 #include <cstdlib>
 
 #include <fmt/format.h>
+#include <CLI/CLI.hpp>
 
 #include "box/box.h"
 #include "box/terminal.h"

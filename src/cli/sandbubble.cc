@@ -6,6 +6,7 @@
 #include <cerrno>
 
 #include <fmt/format.h>
+#include <CLI/CLI.hpp>
 
 #include "cli/verbs.h"
 #include "sys/files.h"

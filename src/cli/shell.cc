@@ -1,6 +1,7 @@
 #include <unistd.h>
 
 #include <fmt/format.h>
+#include <CLI/CLI.hpp>
 
 #include "box/box.h"
 #include "cli/options.h"

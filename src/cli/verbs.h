@@ -6,9 +6,12 @@
 #include <string_view>
 #include <vector>
 
-#include <CLI/CLI.hpp>
-
 #include "base/result.h"
+
+// Only those who describe options include CLI11: it makes a dozen validators in every file that does.
+namespace CLI {
+class App;
+}
 
 namespace pctx::cli {
 
@@ -35,6 +38,9 @@ void enter_delegated_scope(const std::vector<std::string>& words);
 
 // The exit status of a `run` line that can be read without describing its options; nothing if it cannot.
 std::optional<int> run_plain(const Words& words);
+
+// Describes the verbs, reads the line and does what it says.
+int obey(const Words& words);
 
 void add_run(CLI::App& app, const Words& words, int& status);
 void add_env(CLI::App& app, const Words& words, int& status);
