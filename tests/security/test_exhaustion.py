@@ -1,5 +1,7 @@
 """A guest can exhaust nothing but its own limits."""
 
+import os
+
 import pytest
 
 # Children stay until told, so that all of them count at the same time; what cannot be made is an errno.
@@ -172,6 +174,16 @@ def test_guest_gets_no_more_processors_than_it_may(inside, outside, layers):
     )
     assert outside(widen).stdout == "wide\n"
     assert inside(widen, "--cpus", "1").stdout == "1\n"
+
+
+def test_guest_may_use_every_processor_of_its_caller(inside, outside):
+    """The processes of a box begin on processors that are chosen for them. None of that is left for the guest."""
+    which = "import os; print(*(sorted(os.sched_getaffinity(pid)) for pid in (0, 1)))"
+    all_of_them = sorted(os.sched_getaffinity(0))
+    kept_from_some = f"import os; os.sched_setaffinity(0, {all_of_them[:1]}); print(sorted(os.sched_getaffinity(0)))"
+    assert outside(kept_from_some).stdout == f"{all_of_them[:1]}\n"
+    for _ in range(8):
+        assert inside(which, "--cpus", str(len(all_of_them))).stdout == f"{all_of_them} {all_of_them}\n"
 
 
 def test_inotify_instances_are_bounded_inside(inside):
