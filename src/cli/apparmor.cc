@@ -97,14 +97,20 @@ enum class Installed { absent, same, different };
 
 struct Status {
   bool kernel = false;
-  std::optional<std::string> mode, zygote_mode;
+  std::optional<std::string> mode, zygote_mode, launch_mode;
   Installed installed = Installed::absent;
   std::string text, diff;
 
-  bool loaded() const { return mode && zygote_mode; }
+  bool loaded() const { return mode && zygote_mode && launch_mode; }
+  // The first that is another one than it should be.
+  std::string worst_mode() const {
+    for (const auto& each : {mode, zygote_mode, launch_mode})
+      if (each != "enforce") return each.value_or("not loaded");
+    return "enforce";
+  }
   bool ready(bool ignore_diffs) const {
     const bool right = installed == Installed::same || (installed == Installed::different && ignore_diffs);
-    return kernel && loaded() && right && *mode == "enforce" && *zygote_mode == "enforce";
+    return kernel && loaded() && right && worst_mode() == "enforce";
   }
   // Everything that keeps it from being ready, in one sentence.
   std::string problem(const ProfileArguments& arguments) const {
@@ -115,8 +121,7 @@ struct Status {
       return fmt::format("{} is not what this engine{} needs", arguments.file(),
                          arguments.venv ? " and this virtualenv" : "");
     if (!loaded()) return fmt::format("{} is not loaded", name);
-    return fmt::format("{} is in {} mode, in which it refuses nothing", name,
-                       *mode == "enforce" ? *zygote_mode : *mode);
+    return fmt::format("{} is in {} mode, in which it refuses nothing", name, worst_mode());
   }
 };
 
@@ -125,7 +130,10 @@ Result<Status> look(const ProfileArguments& arguments) {
   status.text = PCTX_TRY(wanted_text(arguments));
   status.kernel = sys::kernel_has_apparmor();
   status.mode = sys::profile_mode(arguments.profile());
-  status.zygote_mode = sys::profile_mode(arguments.name ? *arguments.name + "-zygote" : std::string{kZygoteProfile});
+  Policy policy;
+  policy.apparmor = arguments.name;
+  status.zygote_mode = sys::profile_mode(zygote_profile(policy));
+  status.launch_mode = sys::profile_mode(launch_profile(policy));
   if (const auto file = sys::try_read_file(arguments.file(), 1 << 20)) {
     status.installed = *file == status.text ? Installed::same : Installed::different;
     status.diff = profile_diff(*file, status.text);

@@ -101,6 +101,56 @@ profile pctx-sandbox-zygote flags=(attach_disconnected, mediate_deleted) {
   include if exists <local/pctx-sandbox-guest>
 }
 
+# The processes that make boxes, until one of them becomes the guest, and the first process of each box. The root that they build
+# has the host's names in it, so that names cannot tell the two apart: which files there are is decided by the mounts.
+profile pctx-sandbox-launch flags=(attach_disconnected, mediate_deleted) {
+  file,
+  deny /proc/kcore rwklx,
+  deny /proc/kmsg rwklx,
+  deny /proc/sysrq-trigger rwklx,
+  deny /sys/kernel/security/** wl,
+
+  # Rights in the user namespaces of boxes: no other is needed to make one.
+  capability checkpoint_restore,
+  capability net_admin,
+  capability net_bind_service,
+  capability net_raw,
+  capability setgid,
+  capability setpcap,
+  capability setuid,
+  capability sys_admin,
+  capability sys_chroot,
+  capability sys_resource,
+  mount,
+  remount,
+  umount,
+  pivot_root,
+  change_profile -> pctx-sandbox-guest,
+  change_profile -> pctx-sandbox-zygote,
+
+  # What sets up a box's network and notes what it tries.
+  network inet stream,
+  network inet dgram,
+  network inet6 stream,
+  network inet6 dgram,
+  network inet raw,
+  network inet6 raw,
+  network netlink raw,
+  network packet dgram,
+  network unix,
+  unix,
+
+  signal (send) peer=pctx-sandbox-launch,
+  signal (send) peer=pctx-sandbox-guest,
+  signal (send) peer=pctx-sandbox-zygote,
+  signal (receive),
+  ptrace (read) peer=pctx-sandbox-launch,
+  ptrace (read) peer=pctx-sandbox-zygote,
+  ptrace (readby, tracedby),
+
+  include if exists <local/pctx-sandbox-guest>
+}
+
 # The container of the Podman backend where root starts it, in place of Podman's own profile, which refuses mounts: the Broker in
 # there makes boxes. It has no capability itself; those named here are its boxes' in their user namespaces, before a guest runs.
 profile pctx-sandbox-container flags=(attach_disconnected, mediate_deleted) {

@@ -134,6 +134,23 @@ void become_guest_ids(const ChildPlan& plan) noexcept {
   if (::syscall(SYS_setresuid, plan.uid, plan.uid, plan.uid) != 0) fail(plan, Step::ids, 3);
 }
 
+int open_profile(const ChildPlan& plan, int proc, bool at_exec) noexcept {
+  int fd = ::openat(proc, at_exec ? "self/attr/apparmor/exec" : "self/attr/apparmor/current", O_WRONLY | O_CLOEXEC);
+  if (fd < 0) fd = ::openat(proc, at_exec ? "self/attr/exec" : "self/attr/current", O_WRONLY | O_CLOEXEC);
+  if (fd < 0) fail(plan, Step::apparmor);
+  return fd;
+}
+
+void write_profile(const ChildPlan& plan, int fd, const char* text) noexcept {
+  const std::size_t size = std::strlen(text);
+  if (::write(fd, text, size) != static_cast<ssize_t>(size)) fail(plan, Step::apparmor, 1);
+  ::close(fd);
+}
+
+void enter_launch_profile(const ChildPlan& plan, int proc) noexcept {
+  if (plan.launch_profile != nullptr) write_profile(plan, open_profile(plan, proc, false), plan.launch_profile);
+}
+
 void join_cgroups(const ChildPlan& plan, int channel) noexcept {
   int fds[kMaxFrameFds];
   const std::size_t count = receive(channel, Message::cgroups, fds);
@@ -170,11 +187,12 @@ void run_child(ChildPlan& plan) noexcept {
     run_guest(plan, sync[1], host_proc);
   }
   ::close(sync[1]);
-  ::close(host_proc);
   ::close(plan.guest_channel);
   int proc = -1;
   await_plan(plan);
   if (plan.spread) part(plan, static_cast<pid_t>(guest));
+  enter_launch_profile(plan, host_proc);
+  ::close(host_proc);
   clone_binds(plan);
   await_go(plan);
   become_guest_ids(plan);

@@ -41,6 +41,7 @@ namespace {
 
 constexpr int kStatus = 3;
 constexpr int kSync = 4;
+constexpr int kProfile = 5;  // AppArmor's, where there is one to enter without an exec
 
 // A network namespace takes the kernel longer than all mounts together: it is made while the parent still plans.
 void make_namespaces(const ChildPlan& plan) noexcept {
@@ -81,14 +82,15 @@ void hand_over_namespaces(const ChildPlan& plan, int sync, int host_proc) noexce
   while (count > 0) ::close(fds[--count]);
 }
 
-// Takes effect at our next exec. Through the host's /proc: that of the box is read-only.
-void choose_profile(const ChildPlan& plan, int host_proc) noexcept {
-  if (plan.apparmor == nullptr) return;
-  int fd = ::openat(host_proc, "self/attr/apparmor/exec", O_WRONLY | O_CLOEXEC);
-  if (fd < 0) fd = ::openat(host_proc, "self/attr/exec", O_WRONLY | O_CLOEXEC);
-  const std::size_t size = std::strlen(plan.apparmor);
-  if (fd < 0 || ::write(fd, plan.apparmor, size) != static_cast<ssize_t>(size)) fail(plan, Step::apparmor);
-  ::close(fd);
+// That of the launch from here on, and the guest's at our next exec or when we have no use for rights any more; then
+// the result is where to write it. Through the host's /proc: that of the box is read-only.
+int choose_profiles(const ChildPlan& plan, int host_proc) noexcept {
+  enter_launch_profile(plan, host_proc);
+  if (plan.guest_profile == nullptr) return -1;
+  const int fd = open_profile(plan, host_proc, plan.profile_at_exec);
+  if (!plan.profile_at_exec) return fd;
+  write_profile(plan, fd, plan.guest_profile);
+  return -1;
 }
 
 // A pty of the box's own devpts: the caller's terminal is never the guest's (TIOCSTI), and ttyname() works inside.
@@ -105,21 +107,22 @@ void open_terminal(ChildPlan& plan) noexcept {
 }
 
 // Everything that is not on this list is closed: a descriptor that the caller left open is a way out (CVE-2024-21626).
-void arrange_descriptors(ChildPlan& plan, int sync) noexcept {
+void arrange_descriptors(ChildPlan& plan, int sync, int profile) noexcept {
   constexpr int kHigh = 64;
-  const int wanted[5] = {plan.std_fds[0], plan.std_fds[1], plan.std_fds[2], plan.status, sync};
-  int high[5];
-  for (int i = 0; i < 5; ++i) {
+  const int wanted[] = {plan.std_fds[0], plan.std_fds[1], plan.std_fds[2], plan.status, sync, profile};
+  const int count = profile < 0 ? kProfile : kProfile + 1;
+  int high[kProfile + 1];
+  for (int i = 0; i < count; ++i) {
     high[i] = ::fcntl(wanted[i], F_DUPFD, kHigh);
     if (high[i] < 0) fail(plan, Step::descriptors, static_cast<std::size_t>(i));
   }
-  for (int i = 0; i < 5; ++i)
+  for (int i = 0; i < count; ++i)
     if (::dup3(high[i], i, i < 3 ? 0 : O_CLOEXEC) < 0) {
       plan.status = high[3];
       fail(plan, Step::descriptors, static_cast<std::size_t>(i));
     }
   plan.status = kStatus;
-  if (abi::close_range(kSync + 1, ~0U, 0) != 0) fail(plan, Step::descriptors, 6);
+  if (abi::close_range(static_cast<unsigned>(count), ~0U, 0) != 0) fail(plan, Step::descriptors, 6);
 }
 
 // We still stand where the caller stood, in a folder of the host's: leave it before a path can lead back to it
@@ -202,7 +205,7 @@ void apply_filter(const ChildPlan& plan) noexcept {
 void run_guest(const ChildPlan& given, int sync, int host_proc) noexcept {
   make_namespaces(given);
   ChildPlan plan = given;  // descriptors move, and pid 1 reads the same memory
-  choose_profile(plan, host_proc);
+  const int profile = choose_profiles(plan, host_proc);
   furnish_namespaces(plan);
   if (plan.late_namespaces != 0) hand_over_namespaces(plan, sync, host_proc);
   char byte;
@@ -210,7 +213,7 @@ void run_guest(const ChildPlan& given, int sync, int host_proc) noexcept {
   become_guest_ids(plan);
   if (::setsid() < 0) fail(plan, Step::descriptors, 7);
   if (plan.terminal) open_terminal(plan);
-  arrange_descriptors(plan, sync);
+  arrange_descriptors(plan, sync, profile);
   reset_inheritance(plan);
   enter_workdir(plan);
   if ((plan.pin || plan.spread) && ::syscall(SYS_sched_setaffinity, 0, sizeof plan.cpus, &plan.cpus) != 0)
@@ -222,6 +225,8 @@ void run_guest(const ChildPlan& given, int sync, int host_proc) noexcept {
   // Session keyrings cross every namespace: without a new one the guest holds the caller's keys.
   if (plan.keyring && abi::join_session_keyring() < 0 && errno != ENOSYS) fail(plan, Step::keyring);
   drop_capabilities(plan);
+  // The guest's profile allows no right that we may have had a use for, and no_new_privs only what the launch's allows.
+  if (profile >= 0) write_profile(plan, kProfile, plan.guest_profile);
   // After the capabilities, before Landlock and seccomp, which an unprivileged process may only use with it.
   if (::prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) != 0) fail(plan, Step::no_new_privs);
   apply_landlock(plan);

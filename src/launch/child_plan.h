@@ -150,7 +150,9 @@ struct ChildPlan {
   const ResourceLimit* rlimits;
   std::size_t rlimit_count;
   bool keyring;
-  const char* apparmor;  // text for attr/exec, or nullptr
+  const char* launch_profile;  // AppArmor: text for attr/current of those who make the box, or nullptr
+  const char* guest_profile;   // text for the guest's, or nullptr
+  bool profile_at_exec;        // that goes to attr/exec; else to attr/current, since no exec may leave the launch's
   std::uint64_t landlock_handled, landlock_scoped;
   std::size_t landlock_size;
   const ChildRule* rules;
@@ -185,6 +187,12 @@ void send_probes(const ChildPlan& plan, int root, int proc) noexcept;
 void send_socket_probe(const ChildPlan& plan) noexcept;
 void become_guest_ids(const ChildPlan& plan) noexcept;
 [[noreturn]] void become_init(const ChildPlan& plan, int init, int sync) noexcept;
+// AppArmor's file in the /proc that `proc` is: of our own profile, or of that after the next exec.
+int open_profile(const ChildPlan& plan, int proc, bool at_exec) noexcept;
+// Writes it there, and closes it.
+void write_profile(const ChildPlan& plan, int fd, const char* text) noexcept;
+// At once, where there is one for those who make boxes.
+void enter_launch_profile(const ChildPlan& plan, int proc) noexcept;
 // Receives Message::cgroups on `channel` and enters them.
 void join_cgroups(const ChildPlan& plan, int channel) noexcept;
 

@@ -184,7 +184,8 @@ HostFacts gather_facts() {
   if (const auto enforce = setting("/sys/fs/selinux/enforce")) facts.selinux_enforces = *enforce != 0;
   facts.own_profile = facts.host.confined_by;
   // All that the one file holds, which an older program may have written.
-  facts.guest_profile = facts.host.apparmor_profile && sys::profile_mode(kContainerProfile).has_value();
+  facts.guest_profile =
+      facts.host.apparmor_profile && facts.host.launch_profile && sys::profile_mode(kContainerProfile).has_value();
   facts.launcher_profile = sys::try_read_file("/etc/apparmor.d/pctx-sandbox").value_or("");
   facts.apparmor_parser = is_program("/usr/sbin/apparmor_parser") || is_program("/sbin/apparmor_parser");
   facts.cgroups = mounted_cgroups();

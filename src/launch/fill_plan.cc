@@ -154,8 +154,14 @@ Result<Lent> fill(const Plan& plan, const Command& command, SharedMemory& memory
   child.rlimits = memory.array(rlimits);
   child.rlimit_count = rlimits.size();
   child.keyring = plan.keyring;
+  child.profile_at_exec = plan.apparmor_launch.empty();
+  if (!child.profile_at_exec) child.launch_profile = memory.keep("changeprofile " + plan.apparmor_launch);
   if (!plan.apparmor.empty())
-    child.apparmor = memory.keep(fmt::format("{} {}", plan.apparmor_stack ? "stack" : "exec", plan.apparmor));
+    child.guest_profile = memory.keep(fmt::format("{} {}",
+                                                  plan.apparmor_stack     ? "stack"
+                                                  : child.profile_at_exec ? "exec"
+                                                                          : "changeprofile",
+                                                  plan.apparmor));
   child.landlock_handled = plan.landlock_handled;
   child.landlock_scoped = plan.landlock_scoped;
   // The parent knows the ABI by what the plan asks for: scopes came with 6, and 24 bytes with them.

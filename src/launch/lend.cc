@@ -47,7 +47,10 @@ Result<Plan> compile_here(Policy& policy, CompileInputs inputs, const CgroupHost
   for (const Bind& bind : policy.binds)
     inputs.binds.push_back(PCTX_TRY(look_at(bind.writable ? "--rw" : "--ro", bind.source)));
   if (policy.seccomp) inputs.seccomp_profile = PCTX_TRY(sys::read_file(*policy.seccomp, kMaxProfileBytes));
-  if (policy.apparmor) inputs.profile_mode = sys::profile_mode(inputs.pool ? zygote_profile(policy) : *policy.apparmor);
+  if (policy.apparmor) {
+    inputs.profile_mode = sys::profile_mode(inputs.pool ? zygote_profile(policy) : *policy.apparmor);
+    inputs.launch_profile = sys::profile_mode(launch_profile(policy)).has_value();
+  }
   inputs.no_listener = listener_is_taken();
   const HostFeatures host = probe_host(cgroups);
   if (policy.allow_degraded.any()) inputs.missing = probe_missing(policy.allow_degraded, host);

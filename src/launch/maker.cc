@@ -102,6 +102,7 @@ struct Order {
   plan.new_network = plan.new_uts = plan.cgroup_namespace = plan.set_ids = plan.spread = false;
   plan.send_probes = plan.joins_cgroups = false;
   plan.guest_channel = -1;
+  plan.launch_profile = nullptr;  // we have it from the first process of the pool's template
   run_guest(plan, sync[1], whole_proc);
 }
 
@@ -283,6 +284,9 @@ bool serve(const ChildPlan& plan) noexcept {
   const sched_param none{};
   (void)::syscall(SYS_sched_setscheduler, 0, SCHED_OTHER, &none);
   await_plan(plan);
+  const int host_proc = ::open("/proc", O_PATH | O_DIRECTORY | O_CLOEXEC);
+  enter_launch_profile(plan, host_proc);
+  ::close(host_proc);
   clone_binds(plan);
   await_go(plan);
   become_guest_ids(plan);

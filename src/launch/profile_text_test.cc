@@ -26,8 +26,17 @@ TEST(PayloadProfile, names_what_the_box_has_and_nothing_else) {
         "  /opt/venv/pyvenv.cfg mrix,\n", "  /dev/null rw,\n", "  /tmp/** mrwlkix,\n", "  deny mount,\n",
         "  deny capability,\n", "  signal (send) peer=mine-zygote,\n", "  include if exists <local/mine>\n"})
     EXPECT_NE(text->find(rule), std::string::npos) << rule << "\n" << *text;
+  const std::size_t launch = text->find("profile mine-launch flags=");
+  ASSERT_NE(launch, std::string::npos) << *text;
+  const std::string payload = text->substr(0, launch);
   for (const char* rule : {"  file,", "/home/ada/**", "  /** ", "userns", "  /proc/** rw"})
-    EXPECT_EQ(text->find(rule), std::string::npos) << rule;
+    EXPECT_EQ(payload.find(rule), std::string::npos) << rule;
+  for (const char* rule : {"  mount,\n", "  pivot_root,\n", "  change_profile -> mine,\n",
+                           "  change_profile -> mine-zygote,\n", "  signal (send) peer=mine,\n"})
+    EXPECT_NE(text->find(rule, launch), std::string::npos) << rule << "\n" << *text;
+  for (const char* rule :
+       {"  capability,", "sys_module", "sys_ptrace", "ptrace (trace", "network packet raw", "unconfined"})
+    EXPECT_EQ(text->find(rule, launch), std::string::npos) << rule;
 }
 
 TEST(PayloadProfile, a_path_that_is_more_than_itself_is_refused) {

@@ -9,6 +9,10 @@ std::string zygote_profile(const Policy& policy) {
   return policy.apparmor ? fmt::format("{}-zygote", *policy.apparmor) : std::string{kZygoteProfile};
 }
 
+std::string launch_profile(const Policy& policy) {
+  return policy.apparmor ? fmt::format("{}-launch", *policy.apparmor) : std::string{kLaunchProfile};
+}
+
 Result<void> plan_apparmor(Plan& plan, const HostFeatures& host, const CompileInputs& inputs) {
   LayerState& layer = plan.layer(Layer::apparmor);
   const Policy& policy = plan.policy;
@@ -33,6 +37,9 @@ Result<void> plan_apparmor(Plan& plan, const HostFeatures& host, const CompileIn
   // Whoever confines us goes on confining what we start: the kernel then asks both profiles. It would refuse anything
   // else, since the guest may not gain rights by its exec (no_new_privs).
   plan.apparmor_stack = !host.confined_by.empty();
+  // Profiles that people write themselves have none for this. Under a profile of the caller's its own does for us.
+  if (!plan.apparmor_stack && (policy.apparmor ? inputs.launch_profile : host.launch_profile))
+    plan.apparmor_launch = launch_profile(policy);
   const std::string label = plan.apparmor_stack ? fmt::format("{}//&{}", host.confined_by, name) : name;
   layer = {mode == "enforce" || mode == "kill", fmt::format("{} ({})", label, mode)};
   if (!layer.on)

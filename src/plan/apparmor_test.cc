@@ -54,6 +54,19 @@ TEST(AppArmorPlan, it_is_put_on_top_of_what_confines_the_caller) {
   EXPECT_EQ(layer(plan).detail, "service//&pctx-sandbox-guest (enforce)");
 }
 
+TEST(AppArmorPlan, those_who_make_the_box_have_a_profile_of_their_own_where_there_is_one) {
+  HostFeatures host = host_with_apparmor();
+  EXPECT_EQ(compile({}, host, {})->apparmor_launch, "") << "written by an older program";
+  host.launch_profile = true;
+  EXPECT_EQ(compile({}, host, {})->apparmor_launch, "pctx-sandbox-launch");
+  EXPECT_EQ(compile({}, host, {.pool = true})->apparmor_launch, "pctx-sandbox-launch");
+  EXPECT_EQ(compile(under("mine"), host, {.profile_mode = "enforce"})->apparmor_launch, "") << "written by hand";
+  EXPECT_EQ(compile(under("mine"), host, {.profile_mode = "enforce", .launch_profile = true})->apparmor_launch,
+            "mine-launch");
+  host.confined_by = "service";
+  EXPECT_EQ(compile({}, host, {})->apparmor_launch, "") << "the caller's own confines them";
+}
+
 TEST(AppArmorPlan, a_profile_that_refuses_nothing_does_not_count) {
   HostFeatures host = host_with_apparmor();
   host.apparmor_mode = "complain";

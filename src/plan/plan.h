@@ -38,6 +38,7 @@ struct CompileInputs {
   bool pool = false;                           // for a Zygote and the Workers that are forked from it
   bool no_listener = false;  // a container's own listener is in the way: refusals are answered without being recorded
   std::optional<std::string> profile_mode;  // of policy.apparmor, if it is loaded
+  bool launch_profile = false;              // that of whoever makes its boxes is loaded, too
   LayerSet missing;  // layers that a probe found this host cannot give (only asked when degrading is allowed)
 };
 
@@ -138,6 +139,7 @@ struct Plan {
   std::vector<sock_filter> filter;
   bool listener = false;        // refusals come to the supervisor, which names them in the report
   std::string apparmor;         // the profile that the guest enters; empty: none
+  std::string apparmor_launch;  // the profile of the processes that make the box, until then; empty: none
   bool apparmor_stack = false;  // on top of the one that we are under
   bool keyring = true;
   std::string home, workdir, path;
@@ -156,6 +158,8 @@ struct Plan {
 
 // The profile of a pool: what its Zygote enters, and its Workers with it.
 std::string zygote_profile(const Policy& policy);
+// And of the processes that make a box.
+std::string launch_profile(const Policy& policy);
 
 // Where a guest finds programs unless the policy says otherwise.
 inline constexpr const char* kDefaultPath = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";

@@ -269,6 +269,7 @@ HostFeatures probe_host(const CgroupHost* known) {
     const auto guest = sys::profile_mode(kGuestProfile), zygote = sys::profile_mode(kZygoteProfile);
     host.apparmor_profile = guest && zygote;
     if (host.apparmor_profile) host.apparmor_mode = *guest == "enforce" ? *zygote : *guest;
+    host.launch_profile = sys::profile_mode(kLaunchProfile).has_value();
     host.confined_by = sys::own_profile();
   }
   host.cgroup = known != nullptr ? *known : probe_cgroups();

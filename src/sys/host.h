@@ -48,6 +48,7 @@ struct HostFeatures {
   std::string kernel;
   int landlock_abi = 0;
   bool apparmor_profile = false;  // the profiles of guests are loaded
+  bool launch_profile = false;    // that of whoever makes boxes, too
   bool apparmor = false;
   std::string apparmor_mode = "enforce";  // theirs
   std::string confined_by;                // the profile that we run under ourselves, empty for none
@@ -79,5 +80,6 @@ inline constexpr const char* kOwnLeaf = "supervisor";
 inline constexpr const char* kGuestProfile = "pctx-sandbox-guest";
 inline constexpr const char* kContainerProfile = "pctx-sandbox-container";
 inline constexpr const char* kZygoteProfile = "pctx-sandbox-zygote";
+inline constexpr const char* kLaunchProfile = "pctx-sandbox-launch";
 
 }  // namespace pctx

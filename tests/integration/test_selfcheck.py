@@ -248,7 +248,9 @@ def test_the_profile_names_the_virtualenv_and_no_more(pctx, virtualenv):
     done = pctx("apparmor", "profile", "--name", "mine", "--venv", virtualenv)
     assert done.returncode == 0, done.stderr
     assert "profile mine flags=" in done.stdout and "profile mine-zygote flags=" in done.stdout
-    rules = [line.strip() for line in done.stdout.splitlines()]
+    payload, launch = done.stdout.split("profile mine-launch flags=")
+    assert "  mount,\n" in launch and "  change_profile -> mine,\n" in launch
+    rules = [line.strip() for line in payload.splitlines()]
     assert "/usr/** mrix," in rules and "file," not in rules and "deny mount," in rules
     assert [rule for rule in rules if rule.endswith("/lib/** mrix,")]
     assert not [rule for rule in rules if rule.startswith("/home/** ") or rule.startswith("/** ")]

@@ -205,6 +205,7 @@ def test_named_hosts_are_reached_confined(networked, installed):
     )
     assert report["value"][0]["host"] == "a.test"
     assert report["value"][1].startswith(f"{NAME} (enforce)")
+    assert report["receipt"]["network"]["attempts_recorded"]  # by sockets that whoever makes the box must be allowed
     assert report["receipt"]["limits"]["memory"]["by"] == "cgroup v2"
 
 

@@ -1,0 +1,135 @@
+"""The AppArmor profile of the processes that make boxes: it is entered, it is enough, and it is not more than that."""
+
+import contextlib
+import os
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+from boxes import SLOW
+
+pytestmark = [pytest.mark.vm, pytest.mark.root_only]
+
+TREE = Path(__file__).resolve().parents[3]
+LAUNCH = "pctx-sandbox-launch"
+LIMIT = 60 * max(1, SLOW / 4)
+
+
+@pytest.fixture(autouse=True)
+def needs_apparmor(machine):
+    if not machine.apparmor:
+        pytest.skip("needs a kernel with AppArmor")
+
+
+def label(pid):
+    return Path(f"/proc/{pid}/attr/current").read_text().strip("\0\n")
+
+
+def labels_below(pid):
+    """The profile of every process below `pid`, by its name."""
+    found = {}
+    for task in Path(f"/proc/{pid}/task").iterdir():
+        for child in (task / "children").read_text().split():
+            with contextlib.suppress(OSError):
+                found.setdefault(Path(f"/proc/{child}/comm").read_text().strip(), set()).add(label(child))
+            with contextlib.suppress(OSError):
+                for name, labels in labels_below(child).items():
+                    found.setdefault(name, set()).update(labels)
+    return found
+
+
+def wait_for_guest(supervisor, name):
+    end = time.monotonic() + LIMIT
+    while name not in (seen := labels_below(supervisor)):
+        assert time.monotonic() < end, f"only {seen}"
+        time.sleep(0.2)
+    return seen
+
+
+def test_the_first_process_of_a_box_is_confined_and_the_supervisor_is_not(binary):
+    run = subprocess.Popen([binary, "run", "-q", "--timeout", "600s", "--", "sleep", "500"])
+    try:
+        seen = wait_for_guest(run.pid, "sleep")
+        assert "unconfined" in label(run.pid)  # the control
+        assert seen["sleep"] == {"pctx-sandbox-guest (enforce)"}
+        assert seen[".init"] == {f"{LAUNCH} (enforce)"}, seen
+    finally:
+        run.terminate()
+        run.wait(LIMIT)
+
+
+CALL = """
+from pctx_sandbox import sandbox
+
+@sandbox(timeout_sec=600)
+def stay():
+    import time
+    print("here", flush=True)
+    time.sleep(500)
+
+stay()
+"""
+
+
+def test_whoever_makes_the_boxes_of_workers_is_confined(binary, tmp_path):
+    script = tmp_path / "call.py"
+    script.write_text(CALL)
+    environment = {
+        **os.environ,
+        "PYTHONPATH": str(TREE / "python"),
+        "PCTX_SANDBOX_BINARY": binary,
+        "PCTX_SANDBOX_SOCKET": str(tmp_path / "broker.sock"),
+    }
+    caller = subprocess.Popen([sys.executable, str(script)], env=environment, stdout=subprocess.PIPE, text=True)
+    try:
+        assert caller.stdout.readline() == "here\n"
+        seen = labels_below(min(int(path.name) for path in Path("/proc").glob("[0-9]*") if serves(path, tmp_path)))
+        assert seen["pctx-maker"] == seen[".init"] == {f"{LAUNCH} (enforce)"}, seen
+    finally:
+        caller.kill()
+        caller.wait()
+        subprocess.run([binary, "stop"], env=environment, capture_output=True, timeout=LIMIT)
+
+
+def serves(process, folder):
+    """The Broker, or somebody below it."""
+    with contextlib.suppress(OSError):
+        environment = (process / "environ").read_bytes()
+        words = (process / "cmdline").read_bytes().split(b"\0")
+        return b"serve" in words and str(folder).encode() in environment
+    return False
+
+
+TRY = """
+import ctypes, os, socket, sys
+libc = ctypes.CDLL(None, use_errno=True)
+def mount(): return libc.mount(b"none", b"/mnt", b"tmpfs", 0, None) and ctypes.get_errno()
+def fails(deed):
+    try: deed()
+    except OSError as error: return error.errno
+    return 0
+def raw(): return fails(lambda: socket.socket(socket.AF_PACKET, socket.SOCK_RAW))
+def chown(): return fails(lambda: os.chown(sys.argv[3], 1234, 1234))
+def host(): return libc.sethostname(b"vm", 2) and ctypes.get_errno()
+def ptrace(): return libc.ptrace(16, int(sys.argv[2]), 0, 0) and ctypes.get_errno()
+print(globals()[sys.argv[1]]())
+"""
+
+
+@pytest.mark.parametrize("deed, outcome", [("mount", 0), ("host", 0), ("raw", 13), ("ptrace", 13), ("chown", 1)])
+def test_it_allows_what_makes_a_box_and_nothing_else(deed, outcome, tmp_path):
+    """As root, in namespaces where nothing but the profile is in the way. 13 is EACCES, 1 is EPERM."""
+    (tmp_path / "file").touch()
+    other = subprocess.Popen(["sleep", "500"])
+    try:
+        words = ["python3", "-c", TRY, deed, str(other.pid), str(tmp_path / "file")]
+        free = subprocess.run(["unshare", "--mount", "--uts", "--", *words], capture_output=True, text=True)
+        assert free.stdout == "0\n", free  # the control
+        words = ["unshare", "--mount", "--uts", "--", "aa-exec", "-p", LAUNCH, "--", *words]
+        bound = subprocess.run(words, capture_output=True, text=True)
+        assert bound.stdout == f"{outcome}\n", bound
+    finally:
+        other.kill()
+        other.wait()
