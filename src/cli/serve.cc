@@ -23,6 +23,8 @@
 #include "broker/address.h"
 #include "broker/broker.h"
 #include "cli/verbs.h"
+#include "net/door.h"
+#include "sys/delegation.h"
 #include "sys/files.h"
 #include "sys/kernel_abi.h"
 #include "wire/packet.h"
@@ -130,6 +132,9 @@ int serve_as_init(const std::function<int()>& serve) {
   sigset_t all;
   ::sigfillset(&all);
   ::sigprocmask(SIG_SETMASK, &all, nullptr);
+  // While nobody else is in the container's cgroup: whoever comes later is put where its first process is.
+  if (has_unified_cgroups()) net::await_welcome();
+  settle_in_scope(probe_host().cgroup);
   const pid_t broker = ::fork();
   if (broker < 0) return complain(os_error("cannot start the Broker"));
   if (broker == 0) {

@@ -162,7 +162,10 @@ profile pctx-sandbox-container flags=(attach_disconnected, mediate_deleted) {
   # seen as /sys.
   deny /proc/sys/{fs,vm}/** wl,
   deny /proc/sys/kernel/[^n]** wl,
-  deny /sys/{block,bus,class,dev,devices,firmware,fs,module,power}/** wl,
+  deny /sys/{block,bus,class,dev,devices,firmware,module,power}/** wl,
+  # Of /sys/fs the container's own cgroup is left, which the Broker divides among boxes.
+  deny /sys/fs/[^c]** wl,
+  deny /sys/fs/c[^g]** wl,
   deny /sys/kernel/[^n]** wl,
   deny /sys/firmware/** r,
   deny /sys/kernel/security/** r,

@@ -3,9 +3,7 @@
 #include <dirent.h>
 #include <fcntl.h>
 #include <grp.h>
-#include <linux/magic.h>
 #include <sys/stat.h>
-#include <sys/vfs.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -18,6 +16,7 @@
 
 #include "base/units.h"
 #include "sys/apparmor.h"
+#include "sys/delegation.h"
 #include "sys/diagnose.h"
 #include "sys/files.h"
 
@@ -58,9 +57,7 @@ bool proc_is_masked() {
 }
 
 CgroupVersion mounted_cgroups() {
-  struct statfs type {};
-  if (::statfs("/sys/fs/cgroup", &type) != 0) return CgroupVersion::none;
-  if (type.f_type == CGROUP2_SUPER_MAGIC) return CgroupVersion::v2;
+  if (has_unified_cgroups()) return CgroupVersion::v2;
   return exists("/sys/fs/cgroup/memory") || exists("/sys/fs/cgroup/pids") ? CgroupVersion::v1 : CgroupVersion::none;
 }
 

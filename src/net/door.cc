@@ -21,7 +21,8 @@ namespace pctx::net {
 namespace {
 
 constexpr int kNobodyCame = 120'000;  // milliseconds
-constexpr std::string_view kRelay = "relay";
+constexpr int kWelcomeMillis = 20'000;
+constexpr std::string_view kRelay = "relay", kWelcome = "welcome";
 // One for each pool or run with an allow-list. What is inside may be in wrong hands: it must not fill this host.
 constexpr std::size_t kMostRelays = 128;
 
@@ -71,6 +72,7 @@ bool Door::serve() {
     socklen_t size = sizeof peer;
     if (::getsockopt(came.get(), SOL_SOCKET, SO_PEERCRED, &peer, &size) != 0 || peer.uid != uid_) return true;
     connection_ = std::move(came);
+    came_ = peer.pid;
     close_name();
     return true;
   }
@@ -91,7 +93,7 @@ void Door::reap() {
   std::erase_if(relays_, [](pid_t pid) { return ::waitpid(pid, nullptr, WNOHANG) != 0; });
 }
 
-Result<void> Door::serve_behind(Door door) {
+Result<void> Door::serve_behind(Door door, const std::function<void(pid_t)>& welcome) {
   const pid_t pid = ::fork();
   if (pid < 0) return os_error("cannot start the door of the relay");
   if (pid > 0) {
@@ -115,7 +117,11 @@ Result<void> Door::serve_behind(Door door) {
     const bool interrupted = events < 0 && errno == EINTR;
     door.reap();
     if (interrupted) continue;
+    const bool outside = !door.connection_;
     if (events == 0 || !door.serve()) break;
+    if (!outside || !door.connection_) continue;
+    welcome(door.came_);
+    (void)wire::send(door.connection_.get(), kWelcome);
   }
   door.close_name();
   ::_exit(0);
@@ -134,6 +140,12 @@ Result<void> enter_door(const std::string& path, bool die_with_it) {
   }
   own_door() = std::move(fd);
   return {};
+}
+
+void await_welcome() {
+  pollfd said{door(), POLLIN, 0};
+  wire::Packet packet;
+  if (said.fd >= 0 && ::poll(&said, 1, kWelcomeMillis) > 0) (void)wire::receive(said.fd, packet);
 }
 
 int door() { return own_door().get(); }

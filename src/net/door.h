@@ -5,6 +5,7 @@
 
 #include <sys/types.h>
 
+#include <functional>
 #include <string>
 #include <vector>
 
@@ -26,8 +27,9 @@ class Door {
   // Lets one in, or starts a relay for it. False: it has gone.
   bool serve();
 
-  // Leaves for a process of its own, which ends with whoever came in, or after a while if nobody does.
-  static Result<void> serve_behind(Door door);
+  // Leaves for a process of its own, which ends with whoever came in, or after a while if nobody does. `welcome` is
+  // what it does for the one who came in, known by its pid on this host, before that one is told to go on.
+  static Result<void> serve_behind(Door door, const std::function<void(pid_t)>& welcome);
 
  private:
   Door(std::string path, uid_t uid, Fd listener) : path_(std::move(path)), uid_(uid), listener_(std::move(listener)) {}
@@ -35,6 +37,7 @@ class Door {
   void reap();
   std::string path_;
   uid_t uid_ = 0;
+  pid_t came_ = 0;  // who is at the other end of the connection
   Fd listener_, connection_;
   std::vector<pid_t> relays_;  // that run
 };
@@ -46,6 +49,8 @@ bool is_without_door();
 
 // Inside. From here on relays of this process start outside; `die_with_it`: the end of the outside ends this process.
 Result<void> enter_door(const std::string& path, bool die_with_it);
+// Waits until the other side has done its `welcome`. Without a door, or if nobody is behind it any more, not at all.
+void await_welcome();
 // -1: there is none, relays are children of this process.
 int door();
 // Whether somebody is still outside: not after `podman restart`, nor once that process was killed.

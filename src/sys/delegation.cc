@@ -1,5 +1,7 @@
 #include "sys/delegation.h"
 
+#include <linux/magic.h>
+#include <sys/vfs.h>
 #include <sys/xattr.h>
 
 #include <array>
@@ -11,6 +13,11 @@ namespace {
 bool is_unit(std::string_view name) { return name.ends_with(".service") || name.ends_with(".scope"); }
 
 }  // namespace
+
+bool has_unified_cgroups() {
+  struct statfs type {};
+  return ::statfs("/sys/fs/cgroup", &type) == 0 && type.f_type == CGROUP2_SUPER_MAGIC;
+}
 
 std::string_view unit_of(std::string_view cgroup) {
   while (!cgroup.empty()) {

@@ -3,12 +3,10 @@
 #include <dirent.h>
 #include <fcntl.h>
 #include <linux/capability.h>
-#include <linux/magic.h>
 #include <sched.h>
 #include <sys/prctl.h>
 #include <sys/stat.h>
 #include <sys/utsname.h>
-#include <sys/vfs.h>
 
 #include <array>
 #include <cstdlib>
@@ -139,20 +137,6 @@ bool has_admin_capability() {
   return (data[0].effective & kNeeded) == kNeeded;
 }
 
-// Path of ourselves in the hierarchy of `controller` ("" is v2), from /proc/self/cgroup.
-std::string own_cgroup(const std::string& table, std::string_view controller) {
-  for (std::string_view line : sys::split(table, '\n')) {
-    const std::size_t first = line.find(':');
-    const std::size_t second = line.find(':', first + 1);
-    if (second == std::string_view::npos) continue;
-    const std::string_view names = line.substr(first + 1, second - first - 1);
-    if (controller.empty() ? names.empty() : false) return std::string{line.substr(second + 1)};
-    for (std::string_view name : sys::split(names, ','))
-      if (name == controller) return std::string{line.substr(second + 1)};
-  }
-  return "/";
-}
-
 bool may_make_cgroups(const std::string& directory) {
   return ::faccessat(AT_FDCWD, directory.c_str(), W_OK | X_OK, AT_EACCESS) == 0;
 }
@@ -160,7 +144,7 @@ bool may_make_cgroups(const std::string& directory) {
 std::string v1_directory(const std::string& table, const char* controller) {
   const std::string mount = fmt::format("/sys/fs/cgroup/{}", controller);
   // Without a cgroup namespace a container's own path does not exist below its mount: then the mount is our own.
-  for (const std::string& candidate : {mount + own_cgroup(table, controller), mount})
+  for (const std::string& candidate : {mount + cgroup_in(table, controller), mount})
     if (may_make_cgroups(candidate)) return candidate;
   return "";
 }
@@ -172,7 +156,7 @@ bool has_controllers(const std::string& text, CgroupHost& host) {
 }
 
 void probe_v2(CgroupHost& host, bool privileged, const std::string& table) {
-  const std::string path = own_cgroup(table, "");
+  const std::string path = cgroup_in(table, "");
   const std::string own = "/sys/fs/cgroup" + path;
   // The root of the hierarchy may hold processes and children both; only root may write there. In a container the
   // root of the mount is an ordinary cgroup, has cgroup.type, and its processes forbid controllers below it.
@@ -225,16 +209,28 @@ bool is_privileged() { return ::geteuid() == 0 && has_admin_capability(); }
 
 }  // namespace
 
+std::string cgroup_in(const std::string& table, std::string_view controller) {
+  for (std::string_view line : sys::split(table, '\n')) {
+    const std::size_t first = line.find(':');
+    const std::size_t second = line.find(':', first + 1);
+    if (second == std::string_view::npos) continue;
+    const std::string_view names = line.substr(first + 1, second - first - 1);
+    if (controller.empty() ? names.empty() : false) return std::string{line.substr(second + 1)};
+    for (std::string_view name : sys::split(names, ','))
+      if (name == controller) return std::string{line.substr(second + 1)};
+  }
+  return "/";
+}
+
 CgroupHost probe_cgroups() {
   const bool privileged = is_privileged();
   CgroupHost host;
-  struct statfs type {};
-  if (::statfs("/sys/fs/cgroup", &type) != 0) {
+  if (::access("/sys/fs/cgroup", F_OK) != 0) {
     host.why_none = "/sys/fs/cgroup is not there";
     return host;
   }
   const std::string table = sys::try_read_file("/proc/self/cgroup").value_or("");
-  if (type.f_type == CGROUP2_SUPER_MAGIC) {
+  if (has_unified_cgroups()) {
     probe_v2(host, privileged, table);
     return host;
   }

@@ -69,6 +69,8 @@ struct HostFeatures {
   }
 };
 
+// Where a process is in the hierarchy of `controller` ("" is v2), by its /proc/PID/cgroup.
+std::string cgroup_in(const std::string& table, std::string_view controller);
 CgroupHost probe_cgroups();
 // `known`: what probe_cgroups() said a moment ago, for those who have asked.
 HostFeatures probe_host(const CgroupHost* known = nullptr);

@@ -2,8 +2,8 @@
 #include <unistd.h>
 
 #include <algorithm>
-#include <array>
 #include <cstdlib>
+#include <tuple>
 
 #include <fmt/format.h>
 
@@ -21,26 +21,24 @@ std::string user_name() {
   return fmt::format("#{}", ::geteuid());
 }
 
-namespace {
-
-// Which limits the container can have: "[cpu memory pids]", word by word.
-std::string shown_controllers(std::vector<std::string_view> words) {
-  std::string text;
+std::string shown_controllers(std::string_view version, std::vector<std::string_view> words) {
   for (std::string_view& word : words) {
     while (word.starts_with('[')) word.remove_prefix(1);
     while (word.ends_with(']')) word.remove_suffix(1);
   }
-  for (const auto& [what, names] : {std::pair{"memory", std::array{"memory", "memory"}},
-                                    {"CPUs", {"cpu", "cpu"}},
-                                    {"processes", {"pids", "pids"}},
-                                    {"disks", {"io", "blkio"}}})
-    if (std::any_of(words.begin(), words.end(),
-                    [&names = names](auto word) { return word == names[0] || word == names[1]; }))
-      text += fmt::format("{}{}", text.empty() ? "can limit the container's " : ", ", what);
-  return text.empty() ? "cannot limit the container" : text;
+  const auto has = [&](std::string_view name) { return std::find(words.begin(), words.end(), name) != words.end(); };
+  std::string text;
+  for (const auto& [what, one, other] : {std::tuple{"memory", "memory", "memory"},
+                                         {"CPUs", "cpu", "cpu"},
+                                         {"processes", "pids", "pids"},
+                                         {"disks", "io", "blkio"}})
+    if (has(one) || has(other)) text += fmt::format("{}{}", text.empty() ? "" : ", ", what);
+  if (text.empty()) return "cannot limit the container";
+  // Those of a run take what a box's cgroup cannot do without, and one that can be handed to the container's user.
+  return version == "v2" && has("memory") && has("pids")
+             ? fmt::format("can limit {} of the container and of each run in it", text)
+             : fmt::format("can limit {} of the container; limits of a run in it bind without cgroups", text);
 }
-
-}  // namespace
 
 // Podman confines what root starts, by a profile of its own that refuses mounts; a rootless one may load none.
 Result<std::string> apparmor_profile() {
@@ -84,7 +82,7 @@ Standing look() {
   if (const auto profile = apparmor_profile(); !profile) return {false, profile.error().what, profile.error().hint};
   return {true,
           fmt::format("Podman {}, {}, with {}, cgroup {} ({}), {}", words[0], ::geteuid() == 0 ? "as root" : "rootless",
-                      words[1], words[2], words[3], shown_controllers({words.begin() + 4, words.end()})),
+                      words[1], words[2], words[3], shown_controllers(words[2], {words.begin() + 4, words.end()})),
           ""};
 }
 

@@ -350,7 +350,9 @@ Result<void> Agent::start() {
         }
         spec.limits.none = true;
       }
-      if (door) PCTX_TRY(net::Door::serve_behind(*std::move(door)));
+      // Where the cgroup cannot be had, limits inside bind without one, and the receipts say so.
+      const auto welcome = [&](pid_t first) { (void)hand_cgroup_over(first, place_.uid, place_.gid); };
+      if (door) PCTX_TRY(net::Door::serve_behind(*std::move(door), welcome));
       break;
     }
     const Trouble trouble = trouble_in(done.err);

@@ -85,6 +85,8 @@ Result<ContainerLimits> read_limits(std::string_view text, ContainerLimits defau
 std::vector<std::string> limit_arguments(const ContainerLimits& limits, const std::vector<std::string>& disks);
 std::string shown_limits(const ContainerLimits& limits);
 std::vector<std::string> disks_of_the_host();
+// Which limits can be had here, by what 'podman info' says of cgroups: their version and controllers ("[cpu memory]").
+std::string shown_controllers(std::string_view version, std::vector<std::string_view> controllers);
 
 // Everything that the container's command line depends on.
 struct ContainerSpec {
@@ -107,6 +109,13 @@ struct ContainerSpec {
   std::vector<std::string> disks;
 };
 std::vector<std::string> container_arguments(const ContainerSpec& spec);
+
+// The folder, below /sys/fs/cgroup, that Podman made for the container of a process, by its /proc/PID/cgroup; empty if
+// Podman made none for it and the process is somewhere among others.
+std::string container_cgroup(const std::string& table);
+// Lets the container's user divide the container's cgroup among boxes, and nobody in there change its limits. `first`
+// is its first process, which is alone in it yet. An error: all is as before.
+Result<void> hand_cgroup_over(pid_t first, uid_t uid, gid_t gid);
 
 // The container's own system call filter, as OCI JSON: what guests may call, and what making boxes takes.
 std::string seccomp_profile();

@@ -164,6 +164,31 @@ TEST_F(LentFolders, AreRefusedByNamesThatPodmanWouldMisread) {
   EXPECT_TRUE(read_folders("no number\n\n7\n").size() <= 1);
 }
 
+TEST(PodmanLimits, OfRunsTakeACgroupThatCanBeDivided) {
+  EXPECT_EQ(shown_controllers("v2", {"[cpu", "memory", "pids]"}),
+            "can limit memory, CPUs, processes of the container and of each run in it");
+  EXPECT_EQ(shown_controllers("v2", {"[cpu]"}),
+            "can limit CPUs of the container; limits of a run in it bind without cgroups");
+  EXPECT_EQ(shown_controllers("v1", {"[blkio", "memory", "pids]"}),
+            "can limit memory, processes, disks of the container; limits of a run in it bind without cgroups");
+  EXPECT_EQ(shown_controllers("v1", {"[]"}), "cannot limit the container");
+}
+
+TEST(PodmanCgroup, IsOneThatPodmanMade) {
+  EXPECT_EQ(container_cgroup("0::/machine.slice/libpod-1a.scope/container\n"),
+            "/machine.slice/libpod-1a.scope/container");
+  EXPECT_EQ(container_cgroup("0::/libpod_parent/libpod-1a\n"), "/libpod_parent/libpod-1a");
+  // Left in its caller's, or in the hierarchies of v1.
+  EXPECT_EQ(container_cgroup("0::/user.slice/user-1.slice/session-2.scope\n"), "");
+  EXPECT_EQ(container_cgroup("4:memory:/machine.slice/libpod-1a.scope\n0::/\n"), "");
+  EXPECT_EQ(container_cgroup(""), "");
+}
+
+TEST(PodmanCgroup, IsNotHandedOverWhereOthersAreInIt) {
+  // This process is in no container of Podman's, or not alone in it.
+  EXPECT_FALSE(hand_cgroup_over(::getpid(), ::geteuid(), ::getegid()));
+}
+
 TEST(PodmanContainer, IsTheCallersUserOrNobodysButNeverRoot) {
   ContainerSpec spec = example();
   EXPECT_TRUE(has(container_arguments(spec), {"--userns", "keep-id", "--user", "1001:1001"}));
