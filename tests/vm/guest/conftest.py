@@ -7,10 +7,12 @@ import json
 import os
 import shutil
 import subprocess
+import tempfile
 from pathlib import Path
 
 import pytest
 from boxes import CGROUPS, RESTRICTION, SLOW, VENV, Ended, Machine, Running, wait_until
+from containers import podman, run
 
 # Which of the machines a test is for; another machine of the same run has the rest.
 MARKERS = {
@@ -128,3 +130,22 @@ def cgroups_left():
         return news()
 
     return left
+
+
+@pytest.fixture(scope="session")
+def environment(binary):
+    """Variables with which the Podman backend has a container of these tests' own."""
+    folder = tempfile.mkdtemp(prefix="pctx-t-", dir="/tmp")
+    name = f"pctx-vm-{os.getpid()}"
+    own = {"PCTX_SANDBOX_SOCKET": f"{folder}/s", "PCTX_SANDBOX_CONTAINER": name, "PCTX_SANDBOX_BINARY": binary}
+    yield {**os.environ, **own}
+    podman("rm", "--force", "--ignore", name)
+    shutil.rmtree(folder)
+
+
+@pytest.fixture
+def container(binary, environment):
+    """The name of a container that serves."""
+    done = run(binary, environment, "-q", "--", "true")
+    assert done.returncode == 0, done.stderr
+    return environment["PCTX_SANDBOX_CONTAINER"]

@@ -7,55 +7,18 @@ machine too (guest-suites.py).
 import contextlib
 import json
 import os
-import shutil
 import subprocess
-import tempfile
 from pathlib import Path
 
 import pytest
-from boxes import CGROUPS, SLOW, wait_until
+from boxes import wait_until
+from containers import LIMIT, cgroup, podman, run, write_limit
 
 pytestmark = [pytest.mark.vm, pytest.mark.podman]
 
 TREE = Path(__file__).resolve().parents[3]
 PROFILES = TREE / "packaging/apparmor/pctx-sandbox-guest"
 PROFILE = "pctx-sandbox-container"
-LIMIT = 60 * max(1, SLOW / 4)
-
-
-def podman(*words, check=True):
-    done = subprocess.run(["podman", *words], capture_output=True, text=True, stdin=subprocess.DEVNULL, timeout=LIMIT)
-    assert not check or done.returncode == 0, f"podman {words}: {done.stderr}"
-    return done
-
-
-@pytest.fixture(scope="module")
-def environment(binary):
-    folder = tempfile.mkdtemp(prefix="pctx-t-", dir="/tmp")
-    name = f"pctx-vm-{os.getpid()}"
-    yield {**os.environ, "PCTX_SANDBOX_SOCKET": f"{folder}/s", "PCTX_SANDBOX_CONTAINER": name}
-    podman("rm", "--force", "--ignore", name)
-    shutil.rmtree(folder)
-
-
-def run(binary, environment, *words):
-    command = [binary, "run", "--backend", "podman", "--timeout", "250s", *words]
-    return subprocess.run(
-        command, capture_output=True, text=True, stdin=subprocess.DEVNULL, env=environment, timeout=LIMIT
-    )
-
-
-@pytest.fixture
-def container(binary, environment):
-    """The name of a container that serves."""
-    done = run(binary, environment, "-q", "--", "true")
-    assert done.returncode == 0, done.stderr
-    return environment["PCTX_SANDBOX_CONTAINER"]
-
-
-def cgroup(container):
-    pid = podman("inspect", "--format", "{{.State.Pid}}", container).stdout.strip()
-    return CGROUPS / Path(f"/proc/{pid}/cgroup").read_text().split("::", 1)[1].strip().lstrip("/")
 
 
 def test_the_runtime_is_crun_on_cgroup_v2():
@@ -116,10 +79,10 @@ def test_its_processes_are_counted_by_its_own_cgroup(container):
     limit = (folder / "pids.max").read_text()
     assert wait_until(lambda: int((folder / "pids.current").read_text()) < 40)
     try:
-        (folder / "pids.max").write_text(str(int((folder / "pids.current").read_text()) + 20))
+        write_limit(folder / "pids.max", int((folder / "pids.current").read_text()) + 20)
         assert 0 < int(podman(*command, check=False).stdout.strip()) < 20
     finally:
-        (folder / "pids.max").write_text(limit)
+        write_limit(folder / "pids.max", limit.strip())
 
 
 def test_limits_of_the_container_and_of_each_run_hold_together(binary, environment, container):
@@ -128,6 +91,16 @@ def test_limits_of_the_container_and_of_each_run_hold_together(binary, environme
     assert control.stdout.strip() == str(150 << 20), control.stderr
     ended = run(binary, environment, "--memory", "64M", "--", "/usr/bin/python3", "-c", code)
     assert ended.returncode == 137 and "64 MiB" in ended.stderr, ended.stderr
+
+
+def test_disk_rates_that_the_user_names_are_set_or_refused(binary, environment):
+    named = {**environment, "PCTX_SANDBOX_CONTAINER_LIMITS": "io-write=20M"}
+    done = run(binary, named, "-q", "--", "true")
+    if os.geteuid() == 0:
+        assert done.returncode == 0, done.stderr
+        assert "wbps=20971520" in (cgroup(environment["PCTX_SANDBOX_CONTAINER"]) / "io.max").read_text()
+    else:  # systemd lends a user no io controller
+        assert done.returncode == 125 and "may not set the container's limits" in done.stderr, done.stderr
 
 
 CONNECT = """
