@@ -21,7 +21,8 @@ namespace pctx::net {
 namespace {
 
 constexpr int kNobodyCame = 120'000;  // milliseconds
-constexpr int kWelcomeMillis = 20'000;
+// Longer than Podman may take to come back from the start; who is outside and dies before that ends the wait at once.
+constexpr int kWelcomeMillis = 150'000;
 constexpr std::string_view kRelay = "relay", kWelcome = "welcome";
 // One for each pool or run with an allow-list. What is inside may be in wrong hands: it must not fill this host.
 constexpr std::size_t kMostRelays = 128;

@@ -33,7 +33,7 @@
 namespace pctx::backend::podman {
 namespace {
 
-constexpr Millis kBrokerPatience{30'000};
+constexpr Millis kBrokerPatience{60'000};
 constexpr int kAnswerMillis = 3000, kWokenMillis = 300, kBusyMillis = 30'000;
 constexpr std::uint64_t kMostFiles = 65536, kMostProcesses = 16384;
 constexpr const char* kStampLabel = "pctx-sandbox-program";
