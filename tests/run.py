@@ -1,18 +1,18 @@
-"""What `make test` runs after set-up: every part in turn, then one line with the sum.
+"""What `make test` runs after set-up: every part, some beside each other, then one line with the sum.
 
 The last line is `N passed, N failed, N skipped`. The exit code is 1 if anything failed, or if more was skipped than
 SKIP_CAP: a suite that skips its way to green proves nothing.
 
 A machine with two cores that somebody else uses too fails a test of four thousand now and then, for want of time. What
-fails is therefore run once more, alone; if it passes then, it counts as passed and is listed as repeated, its first
-failure shown in full above. More than REPEAT_CAP of these fail the whole: then it is not the machine.
+fails is therefore run once more, when no other part runs any more; if it passes then, it counts as passed and is listed
+as repeated, its first failure shown in full above. More than REPEAT_CAP of these fail the whole: then it is not the
+machine.
 """
 
 import argparse
-import concurrent.futures
 import contextlib
-import contextvars
 import dataclasses
+import functools
 import os
 import pwd
 import re
@@ -26,6 +26,8 @@ import xml.etree.ElementTree
 from collections.abc import Callable
 from pathlib import Path
 
+import beside
+
 TREE = Path(__file__).resolve().parent.parent
 TEST_USER = "pctx-test"
 
@@ -33,6 +35,9 @@ TEST_USER = "pctx-test"
 SKIP_CAP = 30
 
 REPEAT_CAP = 8
+
+# Parts that run at the same time: there are two cores, and a suite spends half of its time waiting.
+AT_ONCE = 3
 
 # Seconds. Far above what an idle machine needs: these end what hangs, they do not measure.
 SUITE_LIMIT = 1800
@@ -59,12 +64,8 @@ class Tally:
         return f"{self.passed} passed, {self.failed} failed, {len(self.skips)} skipped"
 
 
-# Where a part writes while another one runs beside it; None: to our own standard output.
-output: contextvars.ContextVar = contextvars.ContextVar("output", default=None)
-
-
 def say(*lines: str) -> None:
-    print(*lines, sep="\n", file=output.get(), flush=True)
+    print(*lines, sep="\n", file=beside.output.get(), flush=True)
 
 
 def failure(sentence: str) -> Tally:
@@ -89,8 +90,8 @@ class Identity:
 
 def run(command: list[str], *, timeout: float, **options) -> int | None:
     """The exit code, or None when the time was up and the command with all its children was killed."""
-    if output.get() is not None:
-        options = {"stdout": output.get(), "stderr": subprocess.STDOUT} | options
+    if beside.output.get() is not None:
+        options = {"stdout": beside.output.get(), "stderr": subprocess.STDOUT} | options
     process = subprocess.Popen(command, start_new_session=True, stdin=subprocess.DEVNULL, **options)
     try:
         return process.wait(timeout)
@@ -129,7 +130,8 @@ def repeat(first: Tally, again: Callable[[], Tally]) -> Tally:
     if not 0 < first.failed <= REPEAT_CAP:
         return first
     say(f"repeating alone: {', '.join(first.failures)}")
-    second = again()
+    with beside.alone():
+        second = again()
     if second.passed + second.failed + len(second.skips) < first.failed:  # Not the same tests: nothing was shown.
         return first
     first.repeated = [name for name in first.failures if name not in second.failures]
@@ -163,7 +165,9 @@ def gtest(preset: str, *arguments: str) -> Tally:
 def sanitized_unit_tests() -> Tally:
     if not (TREE / "build/asan/build.ninja").exists():
         run(["cmake", "--preset", "asan"], timeout=120, cwd=TREE, stdout=subprocess.DEVNULL)
-    if run(["cmake", "--build", "--preset", "asan", "--target", "unit_tests"], timeout=900, cwd=TREE) != 0:
+    # It takes what the suites beside it leave over: they wait for their boxes, and it would keep all cores busy.
+    build = ["nice", "-n", "15", "cmake", "--build", "--preset", "asan", "--target", "unit_tests"]
+    if run(build, timeout=SUITE_LIMIT, cwd=TREE) != 0:
         return failure("the asan preset does not build")
     return unit_tests("asan")
 
@@ -336,16 +340,15 @@ def script(command: list[str], timeout: float) -> Tally:
 
 Part = tuple[str, Callable[[], Tally]]
 
-# Parts of one row run beside each other: there are two cores, and the suites spend half of their time waiting.
+# Parts of one row run beside each other, AT_ONCE at a time, the longest first. The documents' commands are left for the
+# end: they remove the very image and container of Podman that the suite as root uses.
 QUICK: list[tuple[Part, ...]] = [
     (("unit tests, release build", lambda: unit_tests("release")),),
     (
         ("integration and security tests, as root", suites_as_root),
         ("integration and security tests, as an ordinary user", suites_as_user),
-    ),
-    (
-        ("tests of the Python package", lambda: pytest(myself(), "tests/python", timeout=SUITE_LIMIT)),
         ("unit tests, ASan and UBSan", sanitized_unit_tests),
+        ("tests of the Python package", lambda: pytest(myself(), "tests/python", timeout=SUITE_LIMIT)),
     ),
     (("style tests", style),),
 ]
@@ -367,26 +370,14 @@ def timed(part: Part) -> tuple[Tally, str]:
     return tally, f"  {name}: {tally} ({time.monotonic() - began:.0f} s)"
 
 
-def aside(part: Part) -> tuple[Tally, str, str]:
-    """Runs a part whose output comes in one piece when it is over, since another part runs at the same time."""
-    with tempfile.TemporaryFile("w+", errors="replace") as printed:
-        output.set(printed)
-        tally, line = timed(part)
-        printed.seek(0)
-        return tally, line, printed.read()
-
-
 def in_row(row: tuple[Part, ...]):
     """The parts' tallies and lines, each as soon as it is over."""
     if len(row) == 1:
         yield timed(row[0])
         return
-    with concurrent.futures.ThreadPoolExecutor(len(row)) as threads:
-        jobs = [threads.submit(contextvars.Context().run, aside, part) for part in row]
-        for job in concurrent.futures.as_completed(jobs):
-            tally, line, text = job.result()
-            print(text, end="")
-            yield tally, line
+    for result, text in beside.run([functools.partial(timed, part) for part in row], AT_ONCE):
+        print(text, end="")
+        yield result
 
 
 def main() -> int:

@@ -4,6 +4,7 @@ import contextlib
 import glob
 import os
 import random
+import re
 import signal
 import subprocess
 import time
@@ -21,6 +22,10 @@ def processes(marker):
     return found
 
 
+# What tests make for themselves, in a file like this one or in a suite that runs beside it.
+OF_TESTS = re.compile(r"pctx-(tests|open|folders|[a-z])-|pytest-")
+
+
 def traces():
     """What boxes of this user leave on a host, apart from processes; others may be at work at the same time."""
     return {
@@ -30,7 +35,7 @@ def traces():
             name
             for place in ("/tmp", "/var/tmp", "/dev/shm", "/run", os.environ.get("XDG_RUNTIME_DIR", "/run"))
             for name in glob.glob(f"{place}/*pctx*")
-            if not os.path.basename(name).startswith(("pctx-tests-", "pctx-open-", "pytest-")) and is_own(name)
+            if not OF_TESTS.match(os.path.basename(name)) and is_own(name)
         },
     }
 

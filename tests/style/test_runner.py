@@ -2,6 +2,8 @@
 
 import importlib.util
 import sys
+import threading
+import time
 
 import pytest
 
@@ -65,3 +67,55 @@ def test_parts_beside_each_other_keep_their_output_apart(runner, capfd):
     tallies = [tally.passed for tally, _ in runner.in_row((("one", part("a")), ("two", part("b"))))]
     assert tallies == [1, 1]
     assert sorted(capfd.readouterr().out.split()) == ["a", "aa", "b", "bb"]
+
+
+def test_what_is_repeated_has_the_machine_for_itself(runner, monkeypatch):
+    """It waits for every part, those included that have not begun; several that wait take turns."""
+    monkeypatch.setattr(runner, "AT_ONCE", 2)
+    events, begun = [], threading.Barrier(2)
+
+    def passes(name):
+        return name, lambda: (events.append(f"{name} runs"), runner.Tally(passed=1))[-1]
+
+    def fails(name):
+        def again():
+            events.append(f"{name} repeats")
+            time.sleep(0.05)  # long enough for whatever would run beside it
+            events.append(f"{name} is over")
+            return runner.Tally(passed=1)
+
+        def work():
+            begun.wait(60)  # both of these run at the same time
+            return runner.repeat(runner.Tally(failed=1, failures=[name]), again)
+
+        return name, work
+
+    row = (fails("first"), fails("second"), passes("third"), passes("fourth"))
+    total = runner.Tally()
+    for tally, _ in runner.in_row(row):
+        total.add(tally)
+    assert (total.passed, total.failed, sorted(total.repeated)) == (4, 0, ["first", "second"])
+    assert sorted(events[:2]) == ["fourth runs", "third runs"]
+    turns = [["first repeats", "first is over"], ["second repeats", "second is over"]]
+    assert sorted([events[2:4], events[4:]]) == turns
+
+
+def test_no_more_parts_run_at_once_than_there_are_places(runner, monkeypatch):
+    monkeypatch.setattr(runner, "AT_ONCE", 2)
+    running, most, begun, lock, pair = 0, 0, [], threading.Lock(), threading.Barrier(2)
+
+    def part(number):
+        def work():
+            nonlocal running, most
+            with lock:
+                running, most = running + 1, max(most, running + 1)
+                begun.append(number)
+            pair.wait(60)  # two of them do run at the same time
+            with lock:
+                running -= 1
+            return runner.Tally(passed=1)
+
+        return str(number), work
+
+    assert len(list(runner.in_row(tuple(map(part, range(6)))))) == 6
+    assert most == 2 and [sorted(begun[at : at + 2]) for at in (0, 2, 4)] == [[0, 1], [2, 3], [4, 5]]
