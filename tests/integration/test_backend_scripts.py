@@ -120,9 +120,13 @@ def test_scripts_run_beside_each_other(conf):
 
 
 def test_time_is_bounded_and_what_was_printed_is_kept(conf, work, warm):
+    """A busy machine may need more than a second until the script begins; then it gets more."""
     code = "print('before', flush=True); open('/mnt/left', 'w').close(); import time; time.sleep(600)"
-    with pytest.raises(subprocess.TimeoutExpired) as caught:
-        run_sandboxed(conf, code, mnt_dir=work, timeout=10, warm=warm)
+    for seconds in (1, 4, 16, 64):
+        with pytest.raises(subprocess.TimeoutExpired) as caught:
+            run_sandboxed(conf, code, mnt_dir=work, timeout=seconds, warm=warm)
+        if (work / "left").exists():
+            break
     assert caught.value.stdout == "before\n" and (work / "left").exists()
 
 

@@ -341,7 +341,7 @@ def test_a_guest_that_reads_nothing_stops_nobody():
         time.sleep(3600)
 
     big = os.urandom(8 << 20)
-    slow = sandbox(timeout_sec=5, memory_mb=1024)(lambda data: stop_reading()).submit(big)
+    slow = sandbox(timeout_sec=2, memory_mb=1024)(lambda data: stop_reading()).submit(big)
     for number in range(5):
         assert sandbox(lambda: 6)() == 6, number
     with pytest.raises(SandboxError):

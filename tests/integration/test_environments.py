@@ -58,7 +58,7 @@ def build(pctx):
 
 def tell(pctx, environment, code, env):
     """Runs code with an Environment, lent as `run --with` lends it; returns what it prints."""
-    done = pctx("run", "-q", *environment, "--", "python", "-c", code, env=env)
+    done = pctx("run", "-q", "--timeout", "120s", *environment, "--", "python", "-c", code, env=env, timeout=180)
     assert done.returncode == 0, done.stderr
     return done.stdout.strip()
 

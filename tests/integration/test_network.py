@@ -4,9 +4,11 @@ Everything runs in an internet of the tests' own (network_world): no packet leav
 """
 
 import json
+import math
 import pathlib
 import shutil
 import subprocess
+import sys
 import time
 
 import pytest
@@ -141,12 +143,14 @@ def timed(order, out):
     return time.monotonic() - began
 tell([timed(b"send 20000000\\n", b""), timed(b"take 20000000\\n", bytes(20_000_000))])
 """
+    least = [math.inf, math.inf]
     for _ in range(5):  # others on this machine can make it slower, and never faster
         report = networked(code, "allow:a.test:9000", "--net-rate", "5000000")
-        assert min(report["value"]) >= 4 * 0.85, report["value"]
-        if max(report["value"]) <= 4 * 1.15:
+        least = [min(pair) for pair in zip(least, report["value"], strict=True)]
+        assert min(least) >= 4 * 0.85, report["value"]
+        if max(least) <= 4 * 1.15:
             break
-    assert max(report["value"]) <= 4 * 1.15, report["value"]
+    assert max(least) <= 4 * 1.15, least
     assert report["receipt"]["limits"]["net_rate"]["by"] == "relay"
 
 
@@ -377,11 +381,11 @@ print(found, sockets)
 
 
 def test_nothing_is_left_behind(world, networked):
-    before = world.run("python3", "-c", PROCESSES).stdout
+    before = world.run(sys.executable, "-c", PROCESSES).stdout
     for _ in range(5):
         report = networked('tell([get("http://a.test/")["host"] for _ in range(20)])', "allow:a.test")
         assert len(report["network"]["connections"]) == 20
     until = time.monotonic() + 30
-    while world.run("python3", "-c", PROCESSES).stdout != before and time.monotonic() < until:
+    while world.run(sys.executable, "-c", PROCESSES).stdout != before and time.monotonic() < until:
         time.sleep(0.1)
-    assert world.run("python3", "-c", PROCESSES).stdout == before
+    assert world.run(sys.executable, "-c", PROCESSES).stdout == before

@@ -29,6 +29,7 @@ def index(world, networked, sandbox_bin):
             "UV_DEFAULT_INDEX": "http://index.test/files/simple",
             "PIP_CONFIG_FILE": "/dev/null",
             "UV_NO_CONFIG": "1",
+            "UV_HTTP_RETRIES": "0",  # what is refused here is refused for good: uv would ask again for ten seconds
         }
         env |= {"PIP_FIND_LINKS": "", "PCTX_SANDBOX_CACHE_DIR": str(world.folder / "cache"), **more}
         return world.run(sandbox_bin, "env", "build", "--json", *words, env=env, timeout=120)

@@ -60,7 +60,7 @@ def test_the_death_of_the_relay_costs_connections_only(called):
             kill_relay()
             values = [before, future.result(timeout=60), fetch(False)]
             # One that dies again and again comes back, after growing pauses.
-            for _ in range(7):
+            for _ in range(4):
                 kill_relay()
             print(json.dumps([*values, fetch(False)]))
     """

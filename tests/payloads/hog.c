@@ -1,5 +1,5 @@
-// Takes memory in one of several ways: hog KIND MEBIBYTES. Prints "held N" when it has all of it, and keeps it for a
-// moment so that a limit that is checked now and then has its chance; exits with 3 when the kernel refuses.
+// Takes memory in one of several ways: hog KIND MEBIBYTES [SECONDS]. Prints "held N" when it has all of it, and keeps it
+// for so long that a limit that is checked now and then has its chance; exits with 3 when the kernel refuses.
 #define _GNU_SOURCE
 #include <errno.h>
 #include <fcntl.h>
@@ -87,6 +87,8 @@ int main(int argc, char** argv) {
   const char* kind = argv[1];
   const int n = atoi(argv[2]);
   const size_t size = n * kMebibyte;
+  // For a watchdog that looks every few hundred milliseconds on a slow machine.
+  const int stays = argc > 3 ? atoi(argv[3]) : 5;
   if (!strcmp(kind, "private"))
     take(size, MAP_PRIVATE | MAP_ANONYMOUS, -1);
   else if (!strcmp(kind, "shared"))
@@ -113,7 +115,7 @@ int main(int argc, char** argv) {
     for (int i = 0; i < 4; ++i) {
       pid_t pid = fork();
       if (pid < 0) refuse("fork");
-      if (pid == 0) take(size / 4, MAP_PRIVATE | MAP_ANONYMOUS, -1), sleep(5), _exit(0);
+      if (pid == 0) take(size / 4, MAP_PRIVATE | MAP_ANONYMOUS, -1), sleep(stays), _exit(0);
     }
     for (int i = 0; i < 4; ++i) {
       int status = 0;
@@ -130,7 +132,7 @@ int main(int argc, char** argv) {
     park_page_tables(n);
   else
     return 2;
-  sleep(2);  // for a watchdog that looks every few hundred milliseconds on a slow machine
+  if (strcmp(kind, "children")) sleep(stays);
   printf("held %d\n", n);
   return 0;
 }

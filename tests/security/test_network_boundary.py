@@ -112,7 +112,7 @@ def test_where_nobody_may_watch_attempts_fail_all_the_same(world, networked, san
 tell([get("http://a.test/")["host"], *[attempt(raw, a, 80, b"x") for a in ("5.5.5.5", "2600::5", "10.1.2.3")]])
 """
     box = [sandbox_bin, "run", "-q", "--json", "--network", "allow:a.test", "--", "python3", "-c"]
-    done = world.run("python3", "-c", WITHOUT_PACKETS, *box, network_world.PRELUDE + code)
+    done = world.run(sys.executable, "-c", WITHOUT_PACKETS, *box, network_world.PRELUDE + code)
     report = json.loads(done.stdout)
     host, *attempts = json.loads(report["stdout"])
     assert host == "a.test" and report["receipt"]["network"]["attempts_recorded"] is False
@@ -121,7 +121,7 @@ tell([get("http://a.test/")["host"], *[attempt(raw, a, 80, b"x") for a in ("5.5.
 
 def test_udp_reaches_nobody(world, networked):
     send = "import socket; socket.socket(socket.AF_INET, socket.SOCK_DGRAM).sendto(b'x', ('5.5.5.5', 9999))"
-    world.run("python3", "-c", send)
+    world.run(sys.executable, "-c", send)
     assert world.seen()["udp"], "outside it arrives"
     code = """
 def shout(host, port):
@@ -277,7 +277,7 @@ def abstract():
 tell([attempt(abstract)[0], *[attempt(raw, a, 7070, b"x")[0] for a in ("127.0.0.1", "::1", "77.0.0.1", "2600:77::1")]])
 """
     box = [sandbox_bin, "run", "-q", "--network", "allow:*:7070,*", "--", "python3", "-c"]
-    done = world.run("python3", "-c", LISTENERS, *box, network_world.PRELUDE + inside)
+    done = world.run(sys.executable, "-c", LISTENERS, *box, network_world.PRELUDE + inside)
     lines = done.stdout.splitlines()
     assert lines[0] == "reached outside" and len(lines) == 2, done
     assert all("Error" in each or each == "" for each in json.loads(lines[1])), done
@@ -301,7 +301,7 @@ server.terminate(); server.wait()
     reach = 'tell([attempt(connect, a, 7777)[0] for a in ("198.18.0.2", "127.0.0.1", "198.18.0.1")])'
     box = [sandbox_bin, "run", "-q", "--network", "allow:a.test", "--", "python3", "-c"]
     prelude = network_world.PRELUDE
-    done = world.run("python3", "-c", both, *box, prelude + serve, prelude + reach)
+    done = world.run(sys.executable, "-c", both, *box, prelude + serve, prelude + reach)
     lines = done.stdout.split("\n")
     assert lines[0] == "connected", "in its own box it is reached"
     assert json.loads(lines[1]) == [REFUSED] * 3

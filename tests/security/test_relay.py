@@ -284,6 +284,7 @@ say(wait_for(lambda: "Host:" in str(attempt(lambda: get("api.example.com")))))
     assert len(logged(seen, "tls_connection")) >= 3
 
 
+@pytest.mark.rootless_only  # it takes the 10 s that a silent connection has, whoever the caller is
 def test_what_a_guest_can_make_it_keep_is_bounded():
     """Floods of names, of half greetings and of attempts; afterwards a neighbour's request is answered as before."""
     seen = world(
@@ -328,16 +329,13 @@ for stream in held:
     except OSError:
         pass
 say(alive)
-started = time.monotonic()
-time.sleep(10.5)
-say(sum(1 for stream in held if attempt(lambda: stream.recv(1)) == b""))
-say(get("api.example.com"))
+say(wait_for(lambda: "Host: api.example.com" in str(attempt(lambda: get("api.example.com")))))
 """,
         "api.example.com,*.example.org",
         timeout=100,
     )
     assert 0 < seen["said"][0] <= 256, "at once, not more"
-    assert "Host: api.example.com" in seen["said"][2]
+    assert seen["said"][1], "once their 10 seconds are over"
     assert len([name for name in logged(seen, "dns") if "flood" in name]) <= 2 * 1024
     assert len(seen["record"]["connections"]) == 1000
     assert seen["record"]["left_out"] > 1000

@@ -308,7 +308,7 @@ class TestSyscallFiltering:
     def outside(self, outside, prefix, *arguments):
         """The same system call in a process with all rights over namespaces of its own."""
         code = f"{inspect.getsource(call)}\nprint(call{arguments!r})"
-        return ast.literal_eval(outside([*prefix, "python3", "-c", code]).stdout)
+        return ast.literal_eval(outside([*prefix, "/usr/bin/python3", "-c", code]).stdout)
 
     def test_ptrace_is_refused(self, outside, powers):
         trace_me = ("ptrace", 0, 0, 0, 0)

@@ -3,37 +3,39 @@
 The control of each is the same function with a limit that it keeps.
 """
 
-import threading
 import time
 
 import pytest
 from pctx_sandbox import SandboxExecutionError, SandboxMemoryError, SandboxTimeoutError, sandbox
+from waiting import wait_until
 
 pytestmark = pytest.mark.usefixtures("broker")
 
 
-@sandbox
 def neighbour():
+    import os
     import time
 
-    time.sleep(3)
+    open("/mnt/begun", "w").close()
+    while not os.path.exists("/mnt/over"):
+        time.sleep(0.02)
     return "unharmed"
 
 
 @pytest.fixture
-def unharmed():
+def unharmed(tmp_path):
     """A call that runs all the while, and one afterwards."""
-    values = []
-    thread = threading.Thread(target=lambda: values.append(neighbour()))
-    neighbour.submit().cancel()
-    thread.start()
+    tmp_path.chmod(0o777)
+    beside = sandbox(mnt_dir=tmp_path, timeout_sec=600)(neighbour).submit()
+    wait_until((tmp_path / "begun").exists)
     yield
-    thread.join(60)
-    assert values == ["unharmed"]
+    assert not beside.done()
+    (tmp_path / "over").touch()
+    assert beside.result(120) == "unharmed"
     assert sandbox(lambda: 1)() == 1
 
 
-def allocate(megabytes):
+def allocate(megabytes, stays):
     kept = bytearray(megabytes << 20)
     for at in range(0, len(kept), 4096):
         kept[at] = 1
@@ -47,19 +49,20 @@ def in_tmp(megabytes):
     return megabytes
 
 
-def in_children(megabytes):
+def in_children(megabytes, stays):
     import os
+    import time
 
+    has, had = os.pipe()
     for _ in range(4):
         if os.fork() == 0:
             kept = b"x" * (megabytes << 18)
-            import time
-
-            time.sleep(20)
+            os.write(had, b"x")
+            time.sleep(60)
             os._exit(len(kept) & 1)
-    import time
-
-    time.sleep(5)
+    for _ in range(4):
+        os.read(has, 1)
+    time.sleep(stays)
     return megabytes
 
 
@@ -67,8 +70,8 @@ def in_children(megabytes):
 @pytest.mark.parametrize("hog", [allocate, in_children], ids=["heap", "children"])
 def test_memory(hog):
     with pytest.raises(SandboxMemoryError, match="memory_mb=128"):
-        sandbox(memory_mb=128)(hog)(400)
-    assert sandbox(memory_mb=768)(hog)(400) == 400
+        sandbox(memory_mb=128)(hog)(400, 20)
+    assert sandbox(memory_mb=768)(hog)(400, 1) == 400
 
 
 @pytest.mark.usefixtures("unharmed")
