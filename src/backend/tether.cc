@@ -19,6 +19,9 @@ extern char** environ;  // NOLINT(readability-redundant-declaration)
 namespace pctx::backend {
 namespace {
 
+// Podman's service (4.3.1) loses now and then what a program says before anybody listens: it is said again.
+constexpr int kAgainMillis = 200;
+
 Result<pid_t> spawn(const std::vector<std::string>& command, const posix_spawn_file_actions_t* actions) {
   std::vector<char*> argv;
   for (const std::string& word : command) argv.push_back(const_cast<char*>(word.c_str()));
@@ -37,7 +40,7 @@ Result<std::string> random_socket(const std::string& folder) {
   return fmt::format("{}/pctx-{:016x}.sock", folder, word);
 }
 
-Result<Fd> hold_outside(const std::vector<std::string>& command) {
+Result<Tether> hold_outside(const std::vector<std::string>& command) {
   auto [their_in, our_out] = PCTX_TRY(sys::make_pipe());
   auto [our_in, their_out] = PCTX_TRY(sys::make_pipe());
   posix_spawn_file_actions_t actions;
@@ -53,7 +56,7 @@ Result<Fd> hold_outside(const std::vector<std::string>& command) {
   if (::read(our_in.get(), &byte, 1) != 1)
     return unavailable(fmt::format("'{}' does not run what it is told to over there", command[0]),
                        "try it by hand; what it says stands above");
-  return std::move(our_out);
+  return Tether{.string = std::move(our_out), .words = std::move(our_in)};
 }
 
 Result<int> run_with_our_streams(const std::vector<std::string>& command) {
@@ -71,7 +74,10 @@ Result<void> hold_by_a_string(const std::string& path) {
   Fd held;
   for (;;) {
     pollfd ready[] = {{STDIN_FILENO, POLLIN, 0}, {held ? -1 : bound->listener.get(), POLLIN, 0}};
-    if (::poll(ready, 2, -1) < 0 && errno != EINTR) break;
+    const int count = ::poll(ready, 2, held ? -1 : kAgainMillis);
+    if (count < 0 && errno != EINTR) break;
+    if (count == 0) (void)!::write(STDOUT_FILENO, "1", 1);
+    if (count <= 0) continue;
     if (ready[1].revents != 0) held = Fd{::accept4(bound->listener.get(), nullptr, nullptr, SOCK_CLOEXEC)};
     char byte;
     if (ready[0].revents != 0 && ::read(STDIN_FILENO, &byte, 1) <= 0) break;

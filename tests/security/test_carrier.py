@@ -368,3 +368,17 @@ def test_a_command_that_fails_is_quoted(sandbox_bin, tmp_path):
     )
     assert done.returncode == 125 and "no route to it" in done.stderr
     assert not (tmp_path / "n").exists()
+
+
+def test_who_holds_a_command_says_so_until_it_has_come(sandbox_bin, place):
+    """A stream may lose the first word: whoever waits for it would wait for ever."""
+    path = place[0] / "string"
+    holder = subprocess.Popen([sandbox_bin, "carry", "--hold", path], stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+    assert holder.stdout.read(3) == b"111"
+    with connect(path) as held:
+        held.setblocking(False)
+        with pytest.raises(BlockingIOError):  # the control: it holds
+            held.recv(1)
+        held.settimeout(PATIENCE)
+        holder.communicate(timeout=PATIENCE)
+        assert held.recv(1) == b"" and holder.returncode == 0 and not path.exists()

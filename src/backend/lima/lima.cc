@@ -191,7 +191,7 @@ Result<int> execute(const Wanted& wanted, const Command& command) {
   const std::string door = PCTX_TRY(random_socket("/tmp"));
   std::vector<std::string> hold = inside(place, program);
   hold.insert(hold.end(), {"carry", "--hold", door});
-  const Fd held = PCTX_TRY(hold_outside(hold));
+  const Tether held = PCTX_TRY(hold_outside(hold));
   std::vector<std::string> words = inside(place, "env");
   for (const auto& [name, value] : command.variables) words.push_back(fmt::format("{}={}", name, value));
   words.insert(words.end(), {fmt::format("{}={}", kTether, door), program});

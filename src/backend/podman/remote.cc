@@ -19,7 +19,7 @@ Result<int> execute_remotely(const Place& place, const Command& command) {
     return unavailable("boxes on another machine have no way to the relay of this one: they have no network by name",
                        "run it without --network, or with a backend of this machine");
   const std::string podman = sys::find_program("podman"), socket = PCTX_TRY(random_socket(kRunInside));
-  const Fd held = PCTX_TRY(
+  const Tether held = PCTX_TRY(
       hold_outside({podman, "exec", "--interactive", place.container, kProgramInside, "carry", "--hold", socket}));
   return run_with_our_streams(exec_words(place, command, fmt::format("{}={}", kTether, socket)));
 }
