@@ -241,6 +241,16 @@ def ordinary_user() -> pwd.struct_passwd:
         return pwd.getpwnam(TEST_USER)
 
 
+def copy_readable(folder: Path, target: Path) -> None:
+    """By links, if the files are on the same disk and everybody may read them: these are more than a gigabyte."""
+    search = ["find", folder, "-type", "f", "!", "-perm", "-o=r", "-print", "-quit"]
+    closed = subprocess.run(search, capture_output=True)
+    linked = not closed.stdout and subprocess.run(["cp", "-al", folder, target], capture_output=True).returncode == 0
+    if not linked:
+        shutil.rmtree(target, ignore_errors=True)
+        subprocess.run(["cp", "-a", "--reflink=auto", folder, target], check=True)
+
+
 @contextlib.contextmanager
 def staged_for(user: pwd.struct_passwd):
     """A copy of the program, the tests and their packages that `user` can read: the tree may be below a closed home."""
@@ -257,7 +267,7 @@ def staged_for(user: pwd.struct_passwd):
         (stage / "build/release").mkdir(parents=True)
         shutil.copy(TREE / "build/release/relay_driver", stage / "build/release")
         packages = next((TREE / ".venv/lib").glob("python3*/site-packages"))
-        subprocess.run(["cp", "-a", "--reflink=auto", str(packages), str(stage / "packages")], check=True)
+        copy_readable(packages, stage / "packages")
         package = TREE / "python/pctx_sandbox"
         shutil.copytree(package, stage / "packages/pctx_sandbox", ignore=shutil.ignore_patterns("__pycache__"))
         subprocess.run(["chmod", "-R", "a+rX", str(stage)], check=True)
