@@ -1,4 +1,4 @@
-// The two AppArmor profiles, in the program so that `setup` needs nothing else. packaging/apparmor holds the same texts
+// The two files of AppArmor profiles, in the program so that `setup` needs nothing else. packaging/apparmor holds the same texts
 // as files; tests/style/test_apparmor_profiles.py compares them.
 #pragma once
 
