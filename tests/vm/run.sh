@@ -14,7 +14,7 @@
 #   --suites vm      tests/vm/guest, and with systemd what the Podman backend promises, with crun
 #   --suites limits  the same and the limit tests of tests/security (the default)
 #   --suites all     the same and all of tests/integration and tests/security: hours without kvm
-#   --limit SECONDS  the machine is killed after this time (default 4200)
+#   --limit SECONDS  the machine is killed after this time (default 6000)
 #
 # PCTX_SANDBOX_BIN  the binary under test (default: the tree's .venv/bin/pctx-sandbox)
 # PCTX_VM_ACCEL     tcg (default: works everywhere, about 20 times slower) or kvm
@@ -58,7 +58,7 @@ if [ $# -eq 0 ]; then
 fi
 
 words=("$@")
-kernel=6.1 init=direct suites=limits limit=4200 command=()
+kernel=6.1 init=direct suites=limits limit=6000 command=()
 while [ $# -gt 0 ]; do
   case $1 in
     --kernel) kernel=${2:?--kernel needs 6.1, 5.10 or 6.8}; shift ;;
