@@ -132,11 +132,11 @@ def test_disk_rates_of_a_run_bind_where_the_controller_is_lent(binary, environme
 
 
 CALL = """
+import os
 from pctx_sandbox import sandbox, SandboxMemoryError
-import sys
 
 def take(size):
-    return len(bytearray(size << 20)), open("/proc/self/cgroup").read()
+    return len(bytearray(size << 20)), os.path.exists("/sys/fs/cgroup")
 
 limited = sandbox(backend="podman", memory_mb=100, cpus=0.5, timeout_sec=250)(take).run(10)
 print(limited.receipt["limits"]["memory"]["by"], limited.receipt["limits"]["cpus"]["by"], limited.value)
@@ -152,7 +152,7 @@ def test_a_warm_call_is_bound_as_well(environment, container):
     done = subprocess.run([sys.executable, "-c", CALL], capture_output=True, text=True, env=environment, timeout=LIMIT)
     assert done.returncode == 0, done.stderr
     limits, control, refused = done.stdout.splitlines()
-    assert limits == f"cgroup v2 cgroup v2 {(10 << 20, '0::/' + chr(10))}", done.stdout
+    assert limits == f"cgroup v2 cgroup v2 {(10 << 20, False)}", done.stdout
     assert control == str(200 << 20)
     assert refused.startswith("too much:"), done.stdout
 
