@@ -164,7 +164,7 @@ def gtest(preset: str, *arguments: str) -> Tally:
 
 def sanitized_unit_tests() -> Tally:
     if not (TREE / "build/asan/build.ninja").exists():
-        run(["cmake", "--preset", "asan"], timeout=120, cwd=TREE, stdout=subprocess.DEVNULL)
+        run(["cmake", "--preset", "asan"], timeout=SUITE_LIMIT, cwd=TREE, stdout=subprocess.DEVNULL)
     # It takes what the suites beside it leave over: they wait for their boxes, and it would keep all cores busy.
     build = ["nice", "-n", "15", "cmake", "--build", "--preset", "asan", "--target", "unit_tests"]
     if run(build, timeout=SUITE_LIMIT, cwd=TREE) != 0:
