@@ -238,12 +238,12 @@ def burn(seconds):
 @pytest.mark.usefixtures("unharmed")
 def test_cpu_time():
     with pytest.raises(SandboxTimeoutError, match="cpu_time_sec=1 "):
-        sandbox(cpu_time_sec=1)(burn)(6)
-    assert sandbox(cpu_time_sec=20)(burn)(1.5) == "burnt"
+        sandbox(cpu_time_sec=1, timeout_sec=300)(burn)(6)
+    assert sandbox(cpu_time_sec=20, timeout_sec=300)(burn)(1.5) == "burnt"
 
 
 def test_cpu_time_is_each_calls_own():
-    bounded = sandbox(cpu_time_sec=1)(burn)
+    bounded = sandbox(cpu_time_sec=1, timeout_sec=300)(burn)
     assert [bounded(0.4) for _ in range(8)] == ["burnt"] * 8
 
 
