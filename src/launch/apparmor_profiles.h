@@ -1,5 +1,5 @@
-// The two files of AppArmor profiles, in the program so that `setup` needs nothing else. packaging/apparmor holds the same texts
-// as files; tests/style/test_apparmor_profiles.py compares them.
+// The two files of AppArmor profiles, in the program so that `setup` needs nothing else. packaging/apparmor holds the
+// same texts as files; tests/style/test_apparmor_profiles.py compares them.
 #pragma once
 
 #include <string_view>
