@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import json
 import os
+import select
 import shutil
 import subprocess
 import sys
@@ -17,6 +18,7 @@ import pctx_sandbox
 import pytest
 from pctx_sandbox.errors import SandboxError
 from pctx_sandbox.sandbubble import SandboxConfig, VirtualenvError, run_sandboxed, run_sandboxed_async
+from pctx_sandbox.sandbubble import warm as warm_scripts
 from pctx_sandbox.sandbubble.config import kernel_has_apparmor
 from pctx_sandbox.sandbubble.virtualenv import inspect_virtualenv
 from virtualenvs import interpreter_elsewhere, site_packages
@@ -405,3 +407,38 @@ def test_variables_are_not_on_a_command_line(venv, pctx):
     looking.join()
     assert res.stdout == "pst-xxxxxxxx\n"
     assert any(b"/tmp/script.py" in line for line in lines) and not any(b"pst-xxxxxxxx" in line for line in lines)
+
+
+class HeldUp:
+    """The caller's end of a Worker's socket, as of a caller that gets no processor after its first `send`."""
+
+    def __init__(self, sock):
+        self.sock, self.sent = sock, False
+
+    def send(self, data, flags):
+        if self.sent:
+            ended = select.poll()
+            ended.register(self.sock, 0)
+            assert ended.poll(60_000), "the script ends by itself"
+        self.sent = True
+        return self.sock.send(data, flags)
+
+    def __getattr__(self, name):
+        return getattr(self.sock, name)
+
+
+def test_a_script_that_ends_before_its_input_is_sent_runs_once(conf, tmp_path, monkeypatch):
+    """It looked as if no Worker had read the script, and two more were asked to run it."""
+
+    class Conversation(warm_scripts._Conversation):
+        def __init__(self, connection, request):
+            super().__init__(connection, request)
+            self.lease.sock = HeldUp(self.lease.sock)
+            held.append(self.lease.sock)
+
+    held = []
+    monkeypatch.setattr(warm_scripts, "_Conversation", Conversation)
+    code = "open('/mnt/ran', 'a').write('x')"
+    res, changed = run_sandboxed(conf, code=code, mnt_dir=str(tmp_path), stdin=b"y" * (4 << 20), timeout=300)
+    assert (res.returncode, changed, len(held)) == (0, ["ran"], 1) and held[0].sent
+    assert (tmp_path / "ran").read_text() == "x"

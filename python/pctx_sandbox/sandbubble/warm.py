@@ -203,7 +203,8 @@ class _Conversation:
         except BlockingIOError:
             return
         except OSError:
-            if first:
+            # Without the whole call nothing has run. With it the script may have, and has closed its input.
+            if first and len(self.rest) > len(self.request.stdin):
                 raise _NotStarted from None
             self.rest = self.rest[:0]
         with contextlib.suppress(OSError):
