@@ -23,6 +23,11 @@ def needs_apparmor(machine):
         pytest.skip("needs a kernel with AppArmor")
 
 
+def label_of_init(seen):
+    """Older kernels name a process by the descriptor that it was started from."""
+    return seen[".init"] if ".init" in seen else seen["5"]
+
+
 def label(pid):
     return Path(f"/proc/{pid}/attr/current").read_text().strip("\0\n")
 
@@ -54,7 +59,7 @@ def test_the_first_process_of_a_box_is_confined_and_the_supervisor_is_not(binary
         seen = wait_for_guest(run.pid, "sleep")
         assert "unconfined" in label(run.pid)  # the control
         assert seen["sleep"] == {"pctx-sandbox-guest (enforce)"}
-        assert seen[".init"] == {f"{LAUNCH} (enforce)"}, seen
+        assert label_of_init(seen) == {f"{LAUNCH} (enforce)"}, seen
     finally:
         run.terminate()
         run.wait(LIMIT)
@@ -86,7 +91,7 @@ def test_whoever_makes_the_boxes_of_workers_is_confined(binary, tmp_path):
     try:
         assert caller.stdout.readline() == "here\n"
         seen = labels_below(min(int(path.name) for path in Path("/proc").glob("[0-9]*") if serves(path, tmp_path)))
-        assert seen["pctx-maker"] == seen[".init"] == {f"{LAUNCH} (enforce)"}, seen
+        assert seen["pctx-maker"] == label_of_init(seen) == {f"{LAUNCH} (enforce)"}, seen
     finally:
         caller.kill()
         caller.wait()
