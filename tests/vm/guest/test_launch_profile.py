@@ -1,6 +1,7 @@
 """The AppArmor profile of the processes that make boxes: it is entered, it is enough, and it is not more than that."""
 
 import contextlib
+import errno
 import os
 import subprocess
 import sys
@@ -123,9 +124,11 @@ print(globals()[sys.argv[1]]())
 """
 
 
-@pytest.mark.parametrize("deed, outcome", [("mount", 0), ("host", 0), ("raw", 13), ("ptrace", 13), ("chown", 1)])
-def test_it_allows_what_makes_a_box_and_nothing_else(deed, outcome, tmp_path):
-    """As root, in namespaces where nothing but the profile is in the way. 13 is EACCES, 1 is EPERM."""
+@pytest.mark.parametrize(
+    "deed, allowed", [("mount", True), ("host", True), ("raw", False), ("ptrace", False), ("chown", False)]
+)
+def test_it_allows_what_makes_a_box_and_nothing_else(deed, allowed, tmp_path):
+    """As root, in namespaces where nothing but the profile is in the way. EACCES, or EPERM for want of a capability."""
     (tmp_path / "file").touch()
     other = subprocess.Popen(["sleep", "500"])
     try:
@@ -134,7 +137,7 @@ def test_it_allows_what_makes_a_box_and_nothing_else(deed, outcome, tmp_path):
         assert free.stdout == "0\n", free  # the control
         words = ["unshare", "--mount", "--uts", "--", "aa-exec", "-p", LAUNCH, "--", *words]
         bound = subprocess.run(words, capture_output=True, text=True)
-        assert bound.stdout == f"{outcome}\n", bound
+        assert bound.stdout in (("0\n",) if allowed else (f"{errno.EACCES}\n", f"{errno.EPERM}\n")), bound
     finally:
         other.kill()
         other.wait()
