@@ -6,6 +6,7 @@
 
 #include <fmt/format.h>
 
+#include "launch/apparmor_profiles.h"
 #include "sys/files.h"
 #include "sys/kernel_abi.h"
 
@@ -86,51 +87,22 @@ constexpr std::string_view kZygoteRights =
     "  # Needed to fork into the boxes of Workers, held in their user namespaces and nowhere else.\n"
     "  capability sys_admin,\n  capability sys_chroot,\n  capability setpcap,\n";
 
-constexpr std::string_view kLaunchBody = R"profile(  file,
-  deny /proc/kcore rwklx,
-  deny /proc/kmsg rwklx,
-  deny /proc/sysrq-trigger rwklx,
-  deny /sys/kernel/security/** wl,
-
-  # Rights in the user namespaces of boxes: no other is needed to make one.
-  capability checkpoint_restore,
-  capability net_admin,
-  capability net_bind_service,
-  capability net_raw,
-  capability setgid,
-  capability setpcap,
-  capability setuid,
-  capability sys_admin,
-  capability sys_chroot,
-  capability sys_resource,
-  mount,
-  remount,
-  umount,
-  pivot_root,
-  change_profile -> {0},
-  change_profile -> {0}-zygote,
-
-  # What sets up a box's network and notes what it tries.
-  network inet stream,
-  network inet dgram,
-  network inet6 stream,
-  network inet6 dgram,
-  network inet raw,
-  network inet6 raw,
-  network netlink raw,
-  network packet dgram,
-  network unix,
-  unix,
-
-  signal (send) peer={0}-launch,
-  signal (send) peer={0},
-  signal (send) peer={0}-zygote,
-  signal (receive),
-  ptrace (read) peer={0}-launch,
-  ptrace (read) peer={0}-zygote,
-  ptrace (readby, tracedby),
-
-)profile";
+// The same for every payload but for its name: as the file has it that `setup` installs.
+std::string launch_profile_text(std::string_view name) {
+  constexpr std::string_view kBegin = "# The processes that make boxes", kEnd = "\n}\n", kOurs = "pctx-sandbox-";
+  std::string_view rest = kGuestProfileText.substr(kGuestProfileText.find(kBegin));
+  rest = rest.substr(0, rest.find(kEnd) + kEnd.size());
+  std::string text;
+  for (std::size_t at; (at = rest.find(kOurs)) != std::string_view::npos;) {
+    text += fmt::format("{}{}", rest.substr(0, at), name);
+    rest.remove_prefix(at + kOurs.size());
+    if (rest.starts_with("guest"))
+      rest.remove_prefix(5);
+    else
+      text += '-';  // of its launch, of its Zygote
+  }
+  return text.append(rest);
+}
 
 }  // namespace
 
@@ -149,14 +121,7 @@ Result<std::string> payload_profile(const std::string& name, const Plan& plan) {
     text += fmt::format(fmt::runtime(kBody), own, zygote ? kZygoteRights : "  deny capability,\n");
     text += fmt::format("\n  include if exists <local/{}>\n}}\n", name);
   }
-  text += fmt::format(
-      "\n# The processes that make boxes, until one of them becomes the guest, and the first process of each box. The "
-      "root\n"
-      "# that they build has the host's names in it: which files there are is decided by the mounts.\n"
-      "profile {}-launch flags=(attach_disconnected, mediate_deleted) {{\n",
-      name);
-  text += fmt::format(fmt::runtime(kLaunchBody), name);
-  text += fmt::format("  include if exists <local/{}>\n}}\n", name);
+  text += "\n" + launch_profile_text(name);
   return text;
 }
 

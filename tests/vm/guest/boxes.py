@@ -24,6 +24,16 @@ def wait_until(condition, seconds=2.0):
     return value
 
 
+def with_own_broker(binary, folder):
+    """The environment of a program whose calls go to a Broker of its own, with the package of this tree."""
+    return {
+        **os.environ,
+        "PYTHONPATH": str(Path(__file__).resolve().parents[3] / "python"),
+        "PCTX_SANDBOX_BINARY": binary,
+        "PCTX_SANDBOX_SOCKET": str(folder / "broker.sock"),
+    }
+
+
 class Machine:
     """What this machine has, read from the kernel and not from the program under test."""
 

@@ -2,18 +2,15 @@
 
 import contextlib
 import errno
-import os
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import pytest
-from boxes import SLOW
+from boxes import SLOW, wait_until, with_own_broker
 
 pytestmark = [pytest.mark.vm, pytest.mark.root_only]
 
-TREE = Path(__file__).resolve().parents[3]
 LAUNCH = "pctx-sandbox-launch"
 LIMIT = 60 * max(1, SLOW / 4)
 
@@ -46,18 +43,11 @@ def labels_below(pid):
     return found
 
 
-def wait_for_guest(supervisor, name):
-    end = time.monotonic() + LIMIT
-    while name not in (seen := labels_below(supervisor)):
-        assert time.monotonic() < end, f"only {seen}"
-        time.sleep(0.2)
-    return seen
-
-
 def test_the_first_process_of_a_box_is_confined_and_the_supervisor_is_not(binary):
     run = subprocess.Popen([binary, "run", "-q", "--timeout", "600s", "--", "sleep", "500"])
     try:
-        seen = wait_for_guest(run.pid, "sleep")
+        assert wait_until(lambda: "sleep" in labels_below(run.pid), 30)
+        seen = labels_below(run.pid)
         assert "unconfined" in label(run.pid)  # the control
         assert seen["sleep"] == {"pctx-sandbox-guest (enforce)"}
         assert label_of_init(seen) == {f"{LAUNCH} (enforce)"}, seen
@@ -82,12 +72,7 @@ stay()
 def test_whoever_makes_the_boxes_of_workers_is_confined(binary, tmp_path):
     script = tmp_path / "call.py"
     script.write_text(CALL)
-    environment = {
-        **os.environ,
-        "PYTHONPATH": str(TREE / "python"),
-        "PCTX_SANDBOX_BINARY": binary,
-        "PCTX_SANDBOX_SOCKET": str(tmp_path / "broker.sock"),
-    }
+    environment = with_own_broker(binary, tmp_path)
     caller = subprocess.Popen([sys.executable, str(script)], env=environment, stdout=subprocess.PIPE, text=True)
     try:
         assert caller.stdout.readline() == "here\n"

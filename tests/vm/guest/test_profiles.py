@@ -1,7 +1,6 @@
 """The AppArmor profile of one virtualenv: written, installed by the printed lines, entered, and what it refuses."""
 
 import json
-import os
 import shutil
 import subprocess
 import sys
@@ -9,11 +8,10 @@ import tempfile
 from pathlib import Path
 
 import pytest
-from boxes import SLOW, VENV
+from boxes import SLOW, VENV, with_own_broker
 
 pytestmark = [pytest.mark.vm, pytest.mark.root_only, pytest.mark.venv]
 
-TREE = Path(__file__).resolve().parents[3]
 NAME = "vm_profile"
 FILE = Path("/etc/apparmor.d") / NAME
 LIMIT = 60 * max(1, SLOW / 4)
@@ -223,12 +221,7 @@ print(json.dumps([warm.stdout.split(), cold.stdout.split(), warm.stderr + cold.s
 def test_scripts_run_confined_warm_and_cold(installed, binary, tmp_path):
     script = tmp_path / "calls.py"
     script.write_text(SCRIPT)
-    environment = {
-        **os.environ,
-        "PYTHONPATH": str(TREE / "python"),
-        "PCTX_SANDBOX_BINARY": binary,
-        "PCTX_SANDBOX_SOCKET": str(tmp_path / "broker.sock"),
-    }
+    environment = with_own_broker(binary, tmp_path)
     try:
         done = subprocess.run(
             [sys.executable, str(script), VENV, NAME], env=environment, capture_output=True, text=True, timeout=600
