@@ -112,19 +112,14 @@ Result<void> prepare_unified(const CgroupHost& host, int parent) {
 std::vector<std::string> io_lines(const Limits& limits) {
   std::vector<std::string> lines;
   if (!limits.io_read && !limits.io_write) return lines;
-  DIR* blocks = ::opendir("/sys/block");
-  if (blocks == nullptr) return lines;
-  while (const dirent* entry = ::readdir(blocks)) {
-    if (entry->d_name[0] == '.') continue;
-    const auto device = sys::try_read_file(fmt::format("/sys/block/{}/dev", entry->d_name), 64);
-    const auto size = sys::try_read_file(fmt::format("/sys/block/{}/size", entry->d_name), 64);
-    if (!device || !size || *size == "0\n") continue;
+  for (const std::string& disk : disks()) {
+    const auto device = sys::try_read_file(fmt::format("/sys/block/{}/dev", disk), 64);
+    if (!device) continue;
     std::string line = device->substr(0, device->find('\n'));
     if (limits.io_read) line += fmt::format(" rbps={}", *limits.io_read);
     if (limits.io_write) line += fmt::format(" wbps={}", *limits.io_write);
     lines.push_back(line);
   }
-  ::closedir(blocks);
   return lines;
 }
 

@@ -8,11 +8,11 @@
 
 #include <charconv>
 #include <cstdlib>
-#include <cstring>
 
 #include <fmt/format.h>
 
 #include "sys/files.h"
+#include "wire/packet.h"
 
 namespace pctx {
 namespace {
@@ -23,21 +23,21 @@ bool is_private_folder(const std::string& path) {
          (status.st_mode & 077) == 0;
 }
 
+// A name that a killed Broker left behind goes; anything else there is somebody's, named by mistake.
+Result<void> free_name(const std::string& path) {
+  struct stat status {};
+  if (::lstat(path.c_str(), &status) != 0) return {};
+  if (!S_ISSOCK(status.st_mode))
+    return usage_error(fmt::format("{} is there and is no socket", path), "name another with PCTX_SANDBOX_SOCKET");
+  (void)::unlink(path.c_str());
+  return {};
+}
+
 Result<std::string> make_folder(const std::string& path) {
   (void)::mkdir(path.c_str(), 0700);
   if (is_private_folder(path)) return path;
   return unavailable(fmt::format("{} is not a folder that only this user can enter", path),
                      fmt::format("remove it, or name a socket with PCTX_SANDBOX_SOCKET"));
-}
-
-Result<sockaddr_un> to_sockaddr(const std::string& path) {
-  sockaddr_un address{};
-  address.sun_family = AF_UNIX;
-  if (path.size() >= sizeof address.sun_path)
-    return usage_error(fmt::format("the socket's path is too long: {}", path),
-                       "name a shorter one with PCTX_SANDBOX_SOCKET");
-  std::memcpy(address.sun_path, path.c_str(), path.size() + 1);
-  return address;
 }
 
 Result<Fd> open_lock(const std::string& socket) {
@@ -93,16 +93,9 @@ Result<std::optional<Bound>> bind_broker(const BrokerAddress& address) {
   }
   // No Broker holds the lock and somebody listens all the same: systemd, which by now starts one.
   if (const auto answers = connect_broker(address); answers && broker_pid(*answers) == 0) return std::optional<Bound>{};
-  const sockaddr_un name = PCTX_TRY(to_sockaddr(address.socket));
-  (void)::unlink(address.socket.c_str());
-  bound.listener = Fd{::socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0)};
-  const mode_t before = ::umask(0177);
-  const int failed =
-      !bound.listener || ::bind(bound.listener.get(), reinterpret_cast<const sockaddr*>(&name), sizeof name);
-  const int code = errno;
-  (void)::umask(before);
-  if (failed != 0 || ::listen(bound.listener.get(), 128) != 0)
-    return os_error(fmt::format("cannot listen at {}", address.socket), failed != 0 ? code : errno);
+  PCTX_TRY(free_name(address.socket));
+  bound.listener = PCTX_TRY(wire::bind_at(address.socket));
+  if (::listen(bound.listener.get(), 128) != 0) return os_error(fmt::format("cannot listen at {}", address.socket));
   return std::optional<Bound>{std::move(bound)};
 }
 
@@ -142,10 +135,7 @@ int broker_pid(const Fd& connection) {
 }
 
 Result<Fd> connect_broker(const BrokerAddress& address) {
-  const sockaddr_un name = PCTX_TRY(to_sockaddr(address.socket));
-  Fd socket{::socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0)};
-  if (!socket || ::connect(socket.get(), reinterpret_cast<const sockaddr*>(&name), sizeof name) != 0)
-    return os_error("no Broker answers");
+  Fd socket = PCTX_TRY(wire::connect_to(address.socket, "no Broker answers"));
   ucred peer{};
   socklen_t size = sizeof peer;
   if (::getsockopt(socket.get(), SOL_SOCKET, SO_PEERCRED, &peer, &size) != 0 ||

@@ -4,12 +4,9 @@
 #include <poll.h>
 #include <sys/prctl.h>
 #include <sys/socket.h>
-#include <sys/stat.h>
-#include <sys/un.h>
 #include <sys/wait.h>
 
 #include <csignal>
-#include <cstring>
 
 #include <fmt/format.h>
 
@@ -27,16 +24,6 @@ constexpr std::string_view kRelay = "relay", kWelcome = "welcome";
 // One for each pool or run with an allow-list. What is inside may be in wrong hands: it must not fill this host.
 constexpr std::size_t kMostRelays = 128;
 
-Result<sockaddr_un> address_of(const std::string& path) {
-  sockaddr_un address{};
-  address.sun_family = AF_UNIX;
-  if (path.size() >= sizeof address.sun_path)
-    return usage_error(fmt::format("the socket's path is too long: {}", path),
-                       "name a shorter one with PCTX_SANDBOX_SOCKET");
-  std::memcpy(address.sun_path, path.c_str(), path.size() + 1);
-  return address;
-}
-
 // One for each process: whoever starts a relay, a Broker, a run or a build, was started by us with one door.
 Fd& own_door() {
   static Fd fd;
@@ -46,13 +33,7 @@ Fd& own_door() {
 }  // namespace
 
 Result<Door> Door::open(const std::string& path, uid_t uid, gid_t gid) {
-  const sockaddr_un name = PCTX_TRY(address_of(path));
-  Fd listener{::socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0)};
-  const mode_t before = ::umask(0177);
-  const int failed = !listener || ::bind(listener.get(), reinterpret_cast<const sockaddr*>(&name), sizeof name);
-  const int code = errno;
-  (void)::umask(before);
-  if (failed != 0) return os_error(fmt::format("cannot listen at {}", path), code);
+  Fd listener = PCTX_TRY(wire::bind_at(path));
   if ((uid != ::geteuid() && ::lchown(path.c_str(), uid, gid) != 0) || ::listen(listener.get(), 1) != 0)
     return os_error(fmt::format("cannot listen at {}", path));
   return Door{path, uid, std::move(listener)};
@@ -129,10 +110,7 @@ Result<void> Door::serve_behind(Door door, const std::function<void(pid_t)>& wel
 }
 
 Result<void> enter_door(const std::string& path, bool die_with_it) {
-  const sockaddr_un name = PCTX_TRY(address_of(path));
-  Fd fd{::socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0)};
-  if (!fd || ::connect(fd.get(), reinterpret_cast<const sockaddr*>(&name), sizeof name) != 0)
-    return os_error("the way to the relay outside is closed");
+  Fd fd = PCTX_TRY(wire::connect_to(path, "the way to the relay outside is closed"));
   if (die_with_it) {
     // The kernel itself ends us when the other side closes, whatever we are doing; the janitor ends the box then.
     (void)::fcntl(fd.get(), F_SETOWN, ::getpid());

@@ -8,6 +8,7 @@
 #include <sys/stat.h>
 #include <sys/utsname.h>
 
+#include <algorithm>
 #include <array>
 #include <cstdlib>
 
@@ -208,6 +209,20 @@ void probe_v2(CgroupHost& host, bool privileged, const std::string& table) {
 bool is_privileged() { return ::geteuid() == 0 && has_admin_capability(); }
 
 }  // namespace
+
+std::vector<std::string> disks() {
+  std::vector<std::string> found;
+  DIR* blocks = ::opendir("/sys/block");
+  if (blocks == nullptr) return found;
+  while (const dirent* entry = ::readdir(blocks)) {
+    if (entry->d_name[0] == '.') continue;
+    const auto size = sys::try_read_file(fmt::format("/sys/block/{}/size", entry->d_name), 64);
+    if (size && *size != "0\n") found.emplace_back(entry->d_name);
+  }
+  ::closedir(blocks);
+  std::sort(found.begin(), found.end());
+  return found;
+}
 
 std::string cgroup_in(const std::string& table, std::string_view controller) {
   for (std::string_view line : sys::split(table, '\n')) {

@@ -69,6 +69,8 @@ struct HostFeatures {
   }
 };
 
+// Names of the disks below /dev: block devices that hold something. In the kernel's form, with '!' for '/'.
+std::vector<std::string> disks();
 // Where a process is in the hierarchy of `controller` ("" is v2), by its /proc/PID/cgroup.
 std::string cgroup_in(const std::string& table, std::string_view controller);
 CgroupHost probe_cgroups();

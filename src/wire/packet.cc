@@ -1,11 +1,28 @@
 #include "wire/packet.h"
 
 #include <sys/socket.h>
+#include <sys/stat.h>
+#include <sys/un.h>
 
 #include <array>
 #include <cstring>
 
+#include <fmt/format.h>
+
 namespace pctx::wire {
+namespace {
+
+Result<sockaddr_un> address_of(const std::string& path) {
+  sockaddr_un address{};
+  address.sun_family = AF_UNIX;
+  if (path.size() >= sizeof address.sun_path)
+    return usage_error(fmt::format("the socket's path is too long: {}", path),
+                       "name a shorter one with PCTX_SANDBOX_SOCKET");
+  std::memcpy(address.sun_path, path.c_str(), path.size() + 1);
+  return address;
+}
+
+}  // namespace
 
 Received receive(int socket, Packet& packet) {
   packet.text.resize(kMaxPacket);
@@ -55,6 +72,25 @@ Result<std::pair<Fd, Fd>> pair(int type) {
   int ends[2];
   if (::socketpair(AF_UNIX, type | SOCK_CLOEXEC, 0, ends) != 0) return os_error("cannot make a socket pair");
   return std::pair{Fd{ends[0]}, Fd{ends[1]}};
+}
+
+Result<Fd> bind_at(const std::string& path) {
+  const sockaddr_un name = PCTX_TRY(address_of(path));
+  Fd socket{::socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0)};
+  const mode_t before = ::umask(0177);
+  const bool bound = socket && ::bind(socket.get(), reinterpret_cast<const sockaddr*>(&name), sizeof name) == 0;
+  const int code = errno;
+  (void)::umask(before);
+  if (!bound) return os_error(fmt::format("cannot listen at {}", path), code);
+  return socket;
+}
+
+Result<Fd> connect_to(const std::string& path, const char* failure) {
+  const sockaddr_un name = PCTX_TRY(address_of(path));
+  Fd socket{::socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0)};
+  if (!socket || ::connect(socket.get(), reinterpret_cast<const sockaddr*>(&name), sizeof name) != 0)
+    return os_error(failure);
+  return socket;
 }
 
 }  // namespace pctx::wire

@@ -30,5 +30,9 @@ Received receive(int socket, Packet& packet);
 bool send(int socket, std::string_view text, const std::vector<int>& fds = {});
 
 Result<std::pair<Fd, Fd>> pair(int type);
+// A socket with a name that only this user may use; not listening yet. Whatever has the name must be gone.
+Result<Fd> bind_at(const std::string& path);
+// `failure`: what the error says if nobody listens there.
+Result<Fd> connect_to(const std::string& path, const char* failure);
 
 }  // namespace pctx::wire

@@ -15,6 +15,7 @@ import sys
 import time
 
 import pytest
+from waiting import wait_until
 
 # Plays systemd: takes its place with the socket as descriptor 3 and its own pid in the environment.
 HAND_OVER = """
@@ -84,7 +85,7 @@ def test_a_call_that_came_before_the_broker_is_answered_by_it(place, hand_over):
 def test_callers_see_the_broker_and_not_who_listened_before(place, hand_over, ask):
     with listen(place) as listener:
         process = hand_over(listener)
-        wait_for(lambda: ask("status", "--json").returncode == 0)
+        wait_until(lambda: ask("status", "--json").returncode == 0)
         with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as caller:
             caller.connect(str(place))
             pid = int.from_bytes(caller.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12)[:4], sys.byteorder)
@@ -103,7 +104,7 @@ def test_serve_leaves_a_socket_that_systemd_keeps_alone(place, ask):
 def test_stop_ends_the_broker_and_never_who_listens_for_it(place, hand_over, ask):
     with listen(place) as listener:
         process = hand_over(listener)
-        wait_for(lambda: ask("status").returncode == 0)
+        wait_until(lambda: ask("status").returncode == 0)
         assert ask("stop").returncode == 0
         assert process.wait(timeout=10) == 0
         assert os.path.exists(place), "the socket is systemd's"
@@ -117,7 +118,7 @@ def test_descriptors_meant_for_another_process_are_not_taken(place, hand_over, t
     other = tmp_path / "other.sock"
     with listen(other) as listener:
         hand_over(listener, whose="another's")
-        wait_for(place.exists)  # it listens where callers look, on a socket of its own
+        wait_until(place.exists)  # it listens where callers look, on a socket of its own
 
 
 @pytest.mark.parametrize(("kind", "name"), [(socket.SOCK_STREAM, "broker.sock"), (socket.SOCK_SEQPACKET, "else.sock")])
@@ -128,14 +129,20 @@ def test_a_socket_that_callers_could_not_use_is_refused(place, hand_over, kind, 
         assert process.returncode not in (0, None) and "hint:" in said, said
 
 
+def test_what_is_no_socket_is_left_alone(place, ask):
+    place.write_text("somebody's")
+    done = ask("serve", "--foreground")
+    assert done.returncode == 125 and "is no socket" in done.stderr and "hint:" in done.stderr
+    assert place.read_text() == "somebody's"
+
+
+def test_the_socket_of_a_killed_broker_is_taken_over(place, ask):
+    listen(place).close()  # its name stays
+    assert ask("serve").returncode == 0
+    assert ask("stop").returncode == 0
+
+
 def test_the_units_belong_to_this_version(pctx, tree):
     version = re.search(r"\d+\.\d+\.\d+", pctx("--version").stdout).group()
     unit = (tree / "packaging/systemd/pctx-sandbox.socket").read_text()
     assert f"%t/pctx-sandbox/broker-{version}.sock" in unit
-
-
-def wait_for(condition, seconds=30):
-    deadline = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < deadline, "it did not happen in time"
-        time.sleep(0.05)

@@ -13,6 +13,7 @@ import time
 import neighbours
 import pytest
 from pctx_sandbox import SandboxExecutor, _broker, sandbox, sandbox_async
+from waiting import in_time
 
 pytestmark = pytest.mark.usefixtures("broker")
 
@@ -37,13 +38,6 @@ def marks(tmp_path):
     if os.environ.get("PCTX_TEST_BROKER") == "real":
         return {"mnt_dir": tmp_path}, "/mnt/mark", tmp_path / "mark"
     return {}, str(tmp_path / "mark"), tmp_path / "mark"
-
-
-def wait_until(condition, seconds=10):
-    deadline = time.monotonic() + seconds
-    while not condition() and time.monotonic() < deadline:
-        time.sleep(0.01)
-    return condition()
 
 
 def descriptors():
@@ -118,7 +112,7 @@ def test_map_raises_what_a_call_raised():
 def test_cancelling_a_future_kills_the_worker(marks):
     settings, path, mark = marks
     future = sandbox(**settings)(sleep_and_mark).submit(path)
-    assert wait_until(future.running)
+    assert in_time(future.running)
     time.sleep(0.3)
     assert future.cancel()
     assert future.cancelled()
@@ -195,7 +189,7 @@ def test_many_threads_share_the_pool_and_leave_no_descriptors():
         assert list(threads.map(square, range(100))) == [n * n for n in range(100)]
     assert descriptors() <= before + _broker.MOST_FREE
     _broker.close_all()
-    assert wait_until(lambda: descriptors() <= before)
+    assert in_time(lambda: descriptors() <= before)
 
 
 def test_the_executor_is_an_executor():
@@ -214,7 +208,7 @@ def test_the_executor_is_an_executor():
 def test_the_executor_kills_what_runs_when_told_to(tmp_path):
     executor = SandboxExecutor(max_workers=1)
     futures = [executor.submit(sleep_and_mark, str(tmp_path / str(n))) for n in range(3)]
-    wait_until(futures[0].running)
+    in_time(futures[0].running)
     began = time.monotonic()
     executor.shutdown(cancel_futures=True)
     assert time.monotonic() - began < 2

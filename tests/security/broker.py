@@ -5,16 +5,7 @@ import json
 import os
 import signal
 import subprocess
-import time
 from pathlib import Path
-
-
-def wait_until(condition, seconds=20.0, pause=0.02):
-    """True once the condition holds; False if it does not in time."""
-    deadline = time.monotonic() + seconds
-    while not (held := condition()) and time.monotonic() < deadline:
-        time.sleep(pause)
-    return held
 
 
 def children_of(pid):

@@ -174,8 +174,9 @@ def open_place():
 def broker(sandbox_bin, tmp_path_factory):
     """The Broker that sandboxed calls of this process use: one of its own, which is gone afterwards."""
     from pctx_sandbox import _broker
+    from waiting import in_time
 
-    from broker import Broker, alive, own_cgroups, wait_until
+    from broker import Broker, alive, own_cgroups
 
     folder = tempfile.mkdtemp(prefix="pctx-b-", dir="/tmp")  # short: a socket's path has 107 bytes
     served = Broker(sandbox_bin, f"{folder}/s")
@@ -189,5 +190,5 @@ def broker(sandbox_bin, tmp_path_factory):
     for name, value in before.items():
         os.environ.pop(name, None) if value is None else os.environ.update({name: value})
     shutil.rmtree(folder)
-    assert wait_until(lambda: not any(map(alive, left))), "the Broker left processes behind"
-    assert wait_until(lambda: not own_cgroups(pid)), "the Broker left cgroups behind"
+    assert in_time(lambda: not any(map(alive, left))), "the Broker left processes behind"
+    assert in_time(lambda: not own_cgroups(pid)), "the Broker left cgroups behind"

@@ -11,6 +11,7 @@ import time
 from pathlib import Path
 
 import pytest
+from waiting import in_time
 
 
 def processes(marker):
@@ -48,15 +49,6 @@ def is_own(path):
 
 def own_cgroups(pids):
     return {path for path in traces()["cgroups"] if any(f"pctx-box-{pid}-" in path for pid in pids)}
-
-
-def wait_until(condition, seconds=15):
-    deadline = time.monotonic() + seconds
-    while not condition():
-        if time.monotonic() > deadline:
-            return False
-        time.sleep(0.02)
-    return True
 
 
 @pytest.fixture
@@ -106,11 +98,9 @@ def test_kill_9_of_the_supervisor_leaves_nothing(sandbox_bin, pctx, marker):
     before = traces()
     command = [sandbox_bin, "run", "-q", "--env", f"X={marker}", "--", "sh", "-c", "sleep 100 & sleep 100"]
     pids = killed_at_random(command, marker, 40)
-    assert wait_until(lambda: not processes(marker)), [
-        Path(f"/proc/{p}/cmdline").read_bytes() for p in processes(marker)
-    ]
+    assert in_time(lambda: not processes(marker)), [Path(f"/proc/{p}/cmdline").read_bytes() for p in processes(marker)]
     # Killed before its janitor was there, a supervisor leaves an empty cgroup to the next run's sweep.
-    assert wait_until(lambda: not own_cgroups(pids), seconds=3) or pctx("run", "-q", "--", "true").returncode == 0
+    assert in_time(lambda: not own_cgroups(pids), seconds=3) or pctx("run", "-q", "--", "true").returncode == 0
     assert own_cgroups(pids) == set()
     after = traces()
     assert after["mounts"] <= before["mounts"] and after["files"] <= before["files"]
@@ -127,7 +117,7 @@ def test_kill_9_while_a_folder_is_lent_leaves_nothing(sandbox_bin, marker, tmp_p
             pass
         process.kill()  # its first child is there: one that holds an id map
         process.wait()
-    assert wait_until(lambda: not processes(marker), seconds=3)
+    assert in_time(lambda: not processes(marker), seconds=3)
 
 
 def test_next_run_sweeps_when_supervisor_and_janitor_were_killed(sandbox_bin, pctx, layers, marker):
@@ -146,7 +136,7 @@ def test_next_run_sweeps_when_supervisor_and_janitor_were_killed(sandbox_bin, pc
     process.kill()
     process.wait()
     process.stdout.close()
-    assert wait_until(lambda: not processes(marker))  # init notices by itself
+    assert in_time(lambda: not processes(marker))  # init notices by itself
     assert own_cgroups([process.pid])
     assert pctx("run", "-q", "--", "true").returncode == 0
     assert own_cgroups([process.pid]) == set()

@@ -11,6 +11,7 @@ import time
 from pathlib import Path
 
 import pytest
+from waiting import in_time
 
 
 def alive(marker):
@@ -23,15 +24,6 @@ def alive(marker):
             if marker.encode() in (entry / "cmdline").read_bytes() and ") Z" not in (entry / "stat").read_text():
                 found.append(int(entry.name))
     return found
-
-
-def wait_until(condition, seconds=15):
-    deadline = time.monotonic() + seconds
-    while not condition():
-        if time.monotonic() > deadline:
-            return False
-        time.sleep(0.02)
-    return True
 
 
 @pytest.fixture
@@ -145,10 +137,10 @@ def test_daemon_outside_lives_on(outside, marker):
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM, signal.SIGHUP], ids=lambda s: s.name)
 def test_box_dies_with_the_supervisor(start, marker, number):
     process = start("run", "-q", "--", "sh", "-c", f"sleep 1000 & sleep 1000; : {marker}")
-    assert wait_until(lambda: len(alive(marker)) >= 2)
+    assert in_time(lambda: len(alive(marker)) >= 2)
     process.send_signal(number)
     process.wait(15)
-    assert wait_until(lambda: not alive(marker))
+    assert in_time(lambda: not alive(marker))
 
 
 def test_guest_cannot_signal_init(inside):
@@ -182,7 +174,7 @@ def test_guest_cannot_blind_init(start, marker, tmp_path):
         os.kill(pid, signal.SIGKILL)
     process.kill()
     process.wait()
-    assert wait_until(lambda: not alive(marker), seconds=4)
+    assert in_time(lambda: not alive(marker), seconds=4)
 
 
 @pytest.mark.parametrize("call", ["resource.prlimit(1, resource.RLIMIT_CPU, (1, 1))"])
@@ -205,11 +197,11 @@ def test_time_limit_holds_while_nobody_reads_the_output(start, marker):
     try:
         command = ["run", "-q", "--timeout", "3s", "--output", "64M", "--", "env", "-u", marker, "python3", "-c", FLOOD]
         process = start(*command, stdout=write_end, stderr=write_end)
-        assert wait_until(lambda: len(guests_of(process.pid)) >= 2)
+        assert in_time(lambda: len(guests_of(process.pid)) >= 2)
         select.select([read_end], [], [], 10)
         time.sleep(1)
         os.read(read_end, 4096)  # room for one of the two streams that now wait
-        assert wait_until(lambda: not guests_of(process.pid), seconds=8)
+        assert in_time(lambda: not guests_of(process.pid), seconds=8)
     finally:
         os.close(read_end)
         os.close(write_end)
@@ -223,8 +215,8 @@ def test_time_limit_holds_while_nobody_reads_the_terminal(start, marker, line):
     try:
         command = ["run", "-q", "--timeout", "2s", "--output", "64M", "--", "sh", "-c", flood]
         process = start(*command, stdout=slave, stderr=slave)
-        assert wait_until(lambda: guests_of(process.pid))
-        assert wait_until(lambda: not guests_of(process.pid), seconds=8)
+        assert in_time(lambda: guests_of(process.pid))
+        assert in_time(lambda: not guests_of(process.pid), seconds=8)
         assert os.read(master, 4096)
     finally:
         os.close(master)
@@ -233,10 +225,10 @@ def test_time_limit_holds_while_nobody_reads_the_terminal(start, marker, line):
 
 def test_supervisor_can_be_ended_while_nobody_reads_the_output(start, marker):
     process = start("run", "-q", "--timeout", "1s", "--output", "64M", "--", "sh", "-c", f"yes; : {marker}")
-    assert wait_until(lambda: alive(marker))
+    assert in_time(lambda: alive(marker))
     time.sleep(2)  # the guest is dead by now, its output is not read
     process.terminate()
-    assert wait_until(lambda: process.poll() is not None, seconds=3)
+    assert in_time(lambda: process.poll() is not None, seconds=3)
 
 
 def test_refused_calls_do_not_hold_up_the_time_limit(attack, marker):

@@ -11,8 +11,9 @@ from pathlib import Path
 
 import pytest
 from pctx_sandbox import SandboxError, sandbox
+from waiting import in_time
 
-from broker import Broker, alive, children_of, comm, own_cgroups, wait_until
+from broker import Broker, alive, children_of, comm, own_cgroups
 
 # Minutes of killing and hanging on purpose: part of `make test-all`.
 pytestmark = pytest.mark.chaos
@@ -74,7 +75,7 @@ def test_ctrl_c_stops_the_call_at_once_and_the_next_works(broker):
     out, err = caller.communicate(timeout=30)
     assert out == "interrupted 3\n", err
     assert time.monotonic() - began < 10
-    assert before >= 1 and wait_until(lambda: busy(broker) < before)
+    assert before >= 1 and in_time(lambda: busy(broker) < before)
 
 
 def test_a_caller_that_is_killed_takes_its_workers_along(broker):
@@ -96,7 +97,7 @@ def test_a_caller_that_is_killed_takes_its_workers_along(broker):
     assert caller.stdout.readline() == "started\n"
     caller.kill()
     caller.communicate()
-    assert wait_until(lambda: busy(broker) <= before)
+    assert in_time(lambda: busy(broker) <= before)
     assert add(1, 2) == 3
 
 
@@ -113,8 +114,8 @@ def own(sandbox_bin, tmp_path, monkeypatch):
     _broker.close_all()
     left, pid = served.everything(), served.pid
     served.stop()
-    assert wait_until(lambda: not any(map(alive, left)))
-    assert wait_until(lambda: not own_cgroups(pid))
+    assert in_time(lambda: not any(map(alive, left)))
+    assert in_time(lambda: not own_cgroups(pid))
     for path in (served.socket, served.socket + ".lock"):
         if os.path.exists(path):
             os.unlink(path)
@@ -185,9 +186,9 @@ def test_whoever_is_killed_the_call_ends_and_the_next_works(own, kind):
         thread.join(40)
         assert outcome == ["slept"]
     if kind in ("broker", "maker"):
-        assert wait_until(lambda: not [each for each in everything if each != pid and alive(each) and kind == "broker"])
+        assert in_time(lambda: not [each for each in everything if each != pid and alive(each) and kind == "broker"])
     if kind == "broker":
-        assert wait_until(lambda: not own_cgroups(pid)), own_cgroups(pid)
+        assert in_time(lambda: not own_cgroups(pid)), own_cgroups(pid)
 
 
 @pytest.mark.parametrize("kind", ["worker", "init", "zygote", "maker", "broker"])
@@ -269,7 +270,7 @@ def test_it_leaves_when_idle_though_a_caller_lives(own):
     assert add(1, 1) == 2
     pid = own.pid
     assert alive(pid)
-    assert wait_until(lambda: not alive(pid), 25, 0.3), "an idle Broker stays for a caller that asks nothing"
+    assert in_time(lambda: not alive(pid), 25, 0.3), "an idle Broker stays for a caller that asks nothing"
     assert add(1, 2) == 3
 
 

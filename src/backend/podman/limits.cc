@@ -1,5 +1,4 @@
 // Limits of the container itself, around those of each run inside: pure but for the list of disks.
-#include <dirent.h>
 #include <sys/stat.h>
 
 #include <algorithm>
@@ -9,6 +8,7 @@
 #include "backend/podman/podman.h"
 #include "base/units.h"
 #include "sys/files.h"
+#include "sys/host.h"
 
 namespace pctx::backend::podman {
 namespace {
@@ -77,20 +77,14 @@ std::string shown_limits(const ContainerLimits& limits) {
 }
 
 std::vector<std::string> disks_of_the_host() {
-  std::vector<std::string> disks;
-  DIR* blocks = ::opendir("/sys/block");
-  if (blocks == nullptr) return disks;
-  while (const dirent* entry = ::readdir(blocks)) {
-    if (entry->d_name[0] == '.') continue;
-    const auto size = sys::try_read_file(fmt::format("/sys/block/{}/size", entry->d_name), 64);
-    std::string path = fmt::format("/dev/{}", entry->d_name);
+  std::vector<std::string> paths;
+  for (const std::string& disk : disks()) {
+    std::string path = fmt::format("/dev/{}", disk);
     std::replace(path.begin(), path.end(), '!', '/');
     struct stat status {};
-    if (size && *size != "0\n" && ::stat(path.c_str(), &status) == 0 && S_ISBLK(status.st_mode)) disks.push_back(path);
+    if (::stat(path.c_str(), &status) == 0 && S_ISBLK(status.st_mode)) paths.push_back(path);
   }
-  ::closedir(blocks);
-  std::sort(disks.begin(), disks.end());
-  return disks;
+  return paths;
 }
 
 }  // namespace pctx::backend::podman
