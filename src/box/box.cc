@@ -399,6 +399,7 @@ Result<Ending> Supervisor::finish() {
   ending.captured_stdout = out_.captured();
   ending.captured_stderr = err_.captured();
   ending.forwarded_signal = forwarded_;
+  ending.sink_error = out_.sink_error() != 0 ? out_.sink_error() : err_.sink_error();
   if (before_) ending.changes = diff(*before_, PCTX_TRY(take_snapshot(mnt_.get(), {})));
   return ending;
 }

@@ -114,6 +114,7 @@ void Stream::on_writable() {
     pending_.erase(0, static_cast<std::size_t>(put));
   else if (put < 0 && errno != EAGAIN && errno != EINTR) {
     // Nobody reads any more (`run … | head`): let the guest have its SIGPIPE.
+    if (!to_guest_ && errno != EPIPE) sink_error_ = errno;
     pending_.clear();
     sink_broken_ = true;
     end();

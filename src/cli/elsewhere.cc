@@ -14,7 +14,6 @@
 #include "base/units.h"
 #include "box/terminal.h"
 #include "cli/options.h"
-#include "cli/report_file.h"
 #include "env/store.h"
 #include "env/tree.h"
 #include "sys/files.h"
@@ -134,11 +133,10 @@ Result<void> refuse_what_it_cannot(const Policy& policy, std::string_view backen
 
 }  // namespace
 
-Result<int> run_elsewhere(const backend::Choice& choice, const RunArguments& arguments) {
+Result<int> run_elsewhere(const backend::Choice& choice, const RunArguments& arguments, int report) {
   const backend::Backend& backend = *choice.backend;
   if (backend.execute == nullptr)
     return usage_error(fmt::format("the backend '{}' runs no commands", backend.name), "leave --backend out");
-  Fd opened = PCTX_TRY(report_of_caller(arguments.report));
   RunArguments here = arguments;
   here.built_by = backend.name;
   Prepared prepared = PCTX_TRY(resolve(here));
@@ -147,7 +145,6 @@ Result<int> run_elsewhere(const backend::Choice& choice, const RunArguments& arg
   PCTX_TRY(refuse_what_it_cannot(policy, backend.name));
   if (arguments.changed && !policy.mnt)
     return usage_error("--changed lists what changed under /mnt, and there is no --mnt");
-  const Fd report = PCTX_TRY(open_report(arguments.report, std::move(opened)));
 
   // What resolving added is there by itself: Environments, and the interpreter's prefix, which is asked for.
   backend::Wanted wanted{PCTX_VERSION, arguments.lend};
@@ -192,10 +189,10 @@ Result<int> run_elsewhere(const backend::Choice& choice, const RunArguments& arg
                        {"PCTX_SANDBOX_INSIDE_LIMITS", reached.limits}};
   const int status = PCTX_TRY(backend.execute(wanted, command));
   PCTX_TRY(bring_back(lent, arguments.quiet));
-  if (report) {
+  if (report >= 0) {
     const Fd from = PCTX_TRY(sys::open_at(AT_FDCWD, written, O_RDONLY | O_NOFOLLOW | O_NONBLOCK));
     const std::string text = PCTX_TRY(sys::read_all(from.get(), kMostReport));
-    PCTX_TRY(sys::write_all(report.get(), text));
+    PCTX_TRY(sys::write_all(report, text));
   }
   return status;
 }

@@ -35,6 +35,10 @@ void open_standard_streams() {
 
 // Nothing is left to tidy: the kernel takes memory back faster than destructors do.
 [[noreturn]] void leave(int status) {
+  errno = 0;
+  const bool written = std::fflush(stdout) == 0 && std::ferror(stdout) == 0;
+  // Words that nobody could read are no success; a reader that has gone wanted no more of them.
+  if (!written && status == 0 && errno != EPIPE) status = complain(pctx::os_error("cannot write to standard output"));
   (void)std::fflush(nullptr);
   ::_exit(status);
 }

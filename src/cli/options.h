@@ -58,6 +58,7 @@ Result<Prepared> resolve(const RunArguments& arguments);
 Result<Prepared> prepare(const RunArguments& arguments, bool to_run = false);
 
 // The same line in another backend, whose box cannot have the host's folders: copies go in, changes come back.
-Result<int> run_elsewhere(const backend::Choice& choice, const RunArguments& arguments);
+// `report`: a descriptor, -1 for none.
+Result<int> run_elsewhere(const backend::Choice& choice, const RunArguments& arguments, int report);
 
 }  // namespace pctx::cli

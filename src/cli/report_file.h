@@ -9,12 +9,9 @@
 
 namespace pctx::cli {
 
-// A descriptor that the caller has opened, as in >(command): looked for before we open any of our own. Empty for a
-// path.
-Result<Fd> report_of_caller(const std::optional<std::string>& path);
-
-// What is written to, which may be `opened` already: before the run, and not through a link. Neither this guest nor an
-// earlier one chooses what is overwritten. Empty without a path.
-Result<Fd> open_report(const std::optional<std::string>& path, Fd opened);
+// What is written to, empty without a path. A path is opened before anything can fail or run, and not through a link:
+// no guest chooses what is overwritten, and an earlier report is never taken for that of a run that failed. A
+// descriptor that the caller has opened, as in >(command), is looked for before we open any of our own.
+Result<Fd> open_report(const std::optional<std::string>& path);
 
 }  // namespace pctx::cli

@@ -40,20 +40,19 @@ Result<void> die_with_parent() {
   return {};
 }
 
-Result<int> run(const RunArguments& arguments) {
-  if (arguments.print_policy) {
-    const Policy policy = PCTX_TRY(to_policy(arguments));
-    PCTX_TRY(validate(policy));
-    fmt::print("{}\n", policy_to_json(policy));
-    return 0;
-  }
+Result<int> print_policy(const RunArguments& arguments) {
+  const Policy policy = PCTX_TRY(to_policy(arguments));
+  PCTX_TRY(validate(policy));
+  PCTX_TRY(sys::write_all(STDOUT_FILENO, policy_to_json(policy) + "\n"));
+  return 0;
+}
+
+Result<int> run(const RunArguments& arguments, int report) {
   if (arguments.die_with_parent) PCTX_TRY(die_with_parent());
-  Fd opened = PCTX_TRY(report_of_caller(arguments.report));
   if (arguments.tty && arguments.json) return usage_error("--tty and --json cannot be used together");
   Prepared prepared = PCTX_TRY(prepare(arguments, true));
   if (arguments.changed && !prepared.policy.mnt)
     return usage_error("--changed lists what changed under /mnt, and there is no --mnt");
-  const Fd report = PCTX_TRY(open_report(arguments.report, std::move(opened)));
   if (!arguments.quiet)
     for (const std::string& notice : prepared.plan.notices) say(notice);
   Ending ending = PCTX_TRY(run_box(prepared.plan, prepared.command,
@@ -68,33 +67,41 @@ Result<int> run(const RunArguments& arguments) {
     if (const char* limits = std::getenv("PCTX_SANDBOX_INSIDE_LIMITS")) ending.receipt.backend_limits = limits;
   }
   // Whoever reads the report and wants no words of ours has everything there; stderr is then the guest's alone.
-  const bool only_report = report && arguments.quiet;
+  const bool only_report = report >= 0 && arguments.quiet;
   if (!only_report && (!ending.outcome.limit.empty() || ending.outcome.kind == OutcomeKind::denied))
     say(ending.outcome.sentence);
   if (ending.receipt.network && !ending.receipt.attempts_recorded && !arguments.quiet)
     say("this host lets nobody see attempts to reach direct addresses: they failed, and are not in the receipt");
   if (ending.changes && !arguments.json && !only_report) list_changes(*ending.changes);
-  if (report) PCTX_TRY(sys::write_all(report.get(), report_json(ending, false) + "\n"));
   if (arguments.json) PCTX_TRY(sys::write_all(STDOUT_FILENO, report_json(ending, true) + "\n"));
+  // Last: a file with two objects is no JSON, and what fails is written there too.
+  if (report >= 0) PCTX_TRY(sys::write_all(report, report_json(ending, false) + "\n"));
+  if (ending.sink_error != 0) return complain(os_error("the guest's output could not be written", ending.sink_error));
   return ending.outcome.exit_status();
 }
 
 // Only a host that refuses boxes is left for another backend, and only once that is known: then nothing has run.
-Result<int> run_anywhere(const RunArguments& arguments) {
+Result<int> run_anywhere(const RunArguments& arguments, int report) {
   const std::string name = arguments.backend.value_or(backend::named_by_caller());
-  if (name != "auto" && name != "namespaces" && !arguments.print_policy)
-    return run_elsewhere(PCTX_TRY(backend::choose(name)), arguments);
-  auto here = run(arguments);
+  if (name != "auto" && name != "namespaces") return run_elsewhere(PCTX_TRY(backend::choose(name)), arguments, report);
+  auto here = run(arguments, report);
   if (here || name != "auto" || here.error().kind == ErrorKind::usage) return here;
   const auto choice = backend::choose("auto");
   if (!choice || choice->backend->execute == nullptr) return here;
   if (!arguments.quiet) say(fmt::format("{}: {}", choice->backend->name, choice->reason));
-  return run_elsewhere(*choice, arguments);
+  return run_elsewhere(*choice, arguments, report);
+}
+
+Result<int> run_with_report(const RunArguments& arguments) {
+  const Fd report = PCTX_TRY(open_report(arguments.report));
+  auto result = run_anywhere(arguments, report.get());
+  if (!result && report) (void)sys::write_all(report.get(), error_json(result.error()) + "\n");
+  return result;
 }
 
 int act(const RunArguments& arguments, const Words& words) {
   if (!arguments.print_policy) enter_delegated_scope(words.all);
-  auto result = run_anywhere(arguments);
+  auto result = arguments.print_policy ? print_policy(arguments) : run_with_report(arguments);
   if (!result && arguments.json) fmt::print("{}\n", error_json(result.error()));
   return result ? *result : complain(result.error());
 }

@@ -2,6 +2,7 @@
 
 import json
 import os
+import subprocess
 
 import pytest
 
@@ -45,6 +46,35 @@ def test_report_file_replaces_an_older_one(pctx, tmp_path):
     file.write_text("x" * 100_000)
     pctx("run", "-q", "--report", file, "--", "true")
     assert json.loads(file.read_text())["exit_status"] == 0
+
+
+@pytest.mark.parametrize(
+    ("status", "kind", "line"),
+    [
+        (127, "not_found", ["--", "/nonexistent"]),
+        (126, "not_runnable", ["--", "/etc/passwd"]),
+        (125, "usage", ["--mnt", "/nonexistent", "--", "true"]),
+        (125, "usage", ["--memory", "abc", "--", "true"]),
+    ],
+)
+def test_a_run_that_failed_is_no_earlier_success(pctx, tmp_path, status, kind, line):
+    file = tmp_path / "report.json"
+    assert pctx("run", "-q", "--report", file, "--", "true").returncode == 0
+    assert json.loads(file.read_text())["exit_status"] == 0
+    assert pctx("run", "-q", "--report", file, *line).returncode == status
+    assert json.loads(file.read_text())["error"]["kind"] == kind
+
+
+def test_output_that_nobody_takes_is_an_error(pctx, tmp_path):
+    file = tmp_path / "report.json"
+    lines = (["--report", file, "--", "echo", "lost"], ["--json", "--", "true"], ["--print-policy", "--", "true"])
+    with open("/dev/full", "w") as full:
+        for line in lines:
+            done = pctx("run", "-q", *line, stdout=full, stderr=subprocess.PIPE)
+            assert done.returncode == 125 and "No space left on device" in done.stderr, line
+        assert pctx("--version", stdout=full, stderr=subprocess.PIPE).returncode == 125
+    assert json.loads(file.read_text())["outcome"]["exit_code"] == 0
+    assert pctx("run", "-q", "--", "echo", "kept").stdout == "kept\n"
 
 
 def test_report_to_a_descriptor_of_the_caller(pctx, tmp_path):

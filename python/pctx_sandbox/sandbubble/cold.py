@@ -156,7 +156,7 @@ def _feed(fd: int, rest: memoryview) -> memoryview:
 def _read_report(fd: int, status: int, stderr: bytes) -> dict[str, Any]:
     with contextlib.suppress(ValueError):
         report = json.loads(os.pread(fd, LONGEST_REPORT, 0) or b"null")
-        if isinstance(report, dict):
+        if isinstance(report, dict) and "error" not in report:
             return report
     words = stderr.decode("utf-8", "replace").strip()[-4000:].removeprefix("pctx-sandbox: ")
     raise SandboxStartupError(
