@@ -45,6 +45,13 @@ const RootOp* find(const Plan& plan, RootOpKind kind, std::string_view target) {
   return nullptr;
 }
 
+std::string bound_by(const Plan& plan, std::string limit) {
+  std::replace(limit.begin(), limit.end(), '-', '_');
+  for (const LimitBinding& each : plan.bindings)
+    if (each.limit == limit) return each.by;
+  return "";
+}
+
 TEST(Compile, is_pure) {
   const auto first = compile({}, root_host(), {.instance = 7});
   const auto second = compile({}, root_host(), {.instance = 7});
@@ -221,8 +228,24 @@ TEST(Limits, what_only_cgroups_can_bind_is_refused_without_them) {
     EXPECT_NE(refused.error().what.find(option), std::string::npos);
     EXPECT_TRUE(compile(policy, root_host(), {}));
     policy.allow_degraded.set(index(Layer::cgroups));
-    EXPECT_TRUE(compile(policy, user_host(), {}));
+    const auto degraded = compile(policy, user_host(), {});
+    ASSERT_TRUE(degraded);
+    EXPECT_TRUE(bound_by(*degraded, std::string{option}.substr(2)).starts_with("not bound")) << option;
   }
+}
+
+TEST(Limits, a_guest_with_the_callers_uid_has_few_descriptors) {
+  Policy policy;
+  policy.limits.files = 513;
+  EXPECT_TRUE(compile(policy, root_host(), {})) << "a uid of its own";
+  const auto refused = compile(policy, user_host(), {});
+  ASSERT_FALSE(refused);
+  EXPECT_NE(refused.error().what.find("--files 513"), std::string::npos);
+  policy.allow_degraded.set(index(Layer::subordinate_ids));
+  EXPECT_TRUE(compile(policy, user_host(), {}));
+  policy = {};
+  policy.limits.files = 512;
+  EXPECT_TRUE(compile(policy, user_host(), {}));
 }
 
 TEST(Limits, what_systemd_did_not_delegate_is_not_promised) {
@@ -235,6 +258,8 @@ TEST(Limits, what_systemd_did_not_delegate_is_not_promised) {
   Policy policy;
   policy.limits.io_write = 1_MiB;
   EXPECT_FALSE(compile(policy, host, {}));
+  policy.allow_degraded.set(index(Layer::cgroups));
+  EXPECT_EQ(bound_by(*compile(policy, host, {}), "io_write"), "not bound");
 }
 
 TEST(Root, an_old_kernel_lends_no_tree_that_would_stay_writable_inside) {

@@ -9,6 +9,9 @@
 namespace pctx {
 namespace {
 
+// Descriptors parked in sockets count for their user on the whole host: what a guest with the caller's uid parks, the
+// caller cannot send any more once it is more than its own limit, which is 1024 on most hosts.
+constexpr std::uint64_t kMostSharedFiles = 512;
 constexpr std::uint64_t kCpuPeriod = 100'000;  // microseconds; the kernel's own default
 
 constexpr const char* kCgroupFix =
@@ -53,6 +56,25 @@ Result<void> pin_cpus(Plan& plan, const HostFeatures& host, const std::string& w
   return {};
 }
 
+Result<void> check_files(const Plan& plan) {
+  const LayerState& own_uid = plan.layer(Layer::subordinate_ids);
+  if (plan.policy.limits.files <= kMostSharedFiles || own_uid.on ||
+      plan.policy.allow_degraded.test(index(Layer::subordinate_ids)))
+    return {};
+  return unavailable(
+      fmt::format("--files {}: more than {} could starve the caller, since {}", plan.policy.limits.files,
+                  kMostSharedFiles, own_uid.detail),
+      fmt::format("give {} or fewer, or accept it with --allow-degraded subordinate-ids", kMostSharedFiles));
+}
+
+// What binds the CPUs where no cgroup does; a part of one only has a whole one.
+std::string pinned_by(const Plan& plan, const HostFeatures& host) {
+  const std::uint32_t cpus = plan.policy.limits.cpus;
+  const unsigned given = plan.pin_cpus != 0 ? plan.pin_cpus : host.cpus;
+  if (cpus < given * 1000) return fmt::format("not bound: pinned to {}", given);
+  return plan.pin_cpus != 0 ? "pinning" : "the host has no more";
+}
+
 Result<void> check_io(const Plan& plan) {
   const Limits& limits = plan.policy.limits;
   if ((!limits.io_read && !limits.io_write) || plan.policy.allow_degraded.test(index(Layer::cgroups))) return {};
@@ -84,6 +106,7 @@ Result<void> plan_limits(Plan& plan, const HostFeatures& host) {
   const Limits& limits = plan.policy.limits;
   plan.cgroup = host.cgroup;
   PCTX_TRY(check_io(plan));
+  PCTX_TRY(check_files(plan));
   switch (plan.cgroup.version) {
     case CgroupVersion::v1:
       v1_writes(plan, plan.cgroup);
@@ -125,10 +148,7 @@ Result<void> plan_limits(Plan& plan, const HostFeatures& host) {
     plan.rlimits.push_back({RLIMIT_CPU, static_cast<rlim_t>((limits.cpu_time->count() + 1999) / 1000), "cpu"});
 
   note(plan, "memory", format_size(limits.memory), cgroups ? by : "watchdog");
-  note(plan, "cpus", format_cpus(limits.cpus),
-       cgroups && plan.cgroup.cpu_controller ? by
-       : plan.pin_cpus != 0                  ? "pinning"
-                                             : "the host has no more");
+  note(plan, "cpus", format_cpus(limits.cpus), cgroups && plan.cgroup.cpu_controller ? by : pinned_by(plan, host));
   note(plan, "pids", std::to_string(limits.pids), cgroups ? by : plan.watchdog.pids ? "watchdog" : "rlimit");
   note(plan, "timeout", limits.timeout.count() > 0 ? format_duration(limits.timeout) : "none", "supervisor");
   if (limits.cpu_time) note(plan, "cpu_time", format_duration(*limits.cpu_time), "watchdog and rlimit");
@@ -137,7 +157,9 @@ Result<void> plan_limits(Plan& plan, const HostFeatures& host) {
   note(plan, "output", format_size(limits.output), "supervisor");
   note(plan, "files", std::to_string(limits.files), "rlimit");
   for (const auto& [name, rate] : {std::pair{"io_read", limits.io_read}, {"io_write", limits.io_write}})
-    if (rate) note(plan, name, format_size(*rate) + "/s", plan.cgroup.version == CgroupVersion::v2 ? by : "not bound");
+    if (rate)
+      note(plan, name, format_size(*rate) + "/s",
+           plan.cgroup.version == CgroupVersion::v2 && plan.cgroup.io_controller ? by : "not bound");
   const NetworkPolicy& allowed = plan.policy.allowed;
   if (allowed.rate) note(plan, "net_rate", format_size(*allowed.rate) + "/s", "relay");
   if (allowed.bytes) note(plan, "net_bytes", format_size(*allowed.bytes), "relay");

@@ -32,6 +32,8 @@ Result<std::pair<std::string, std::string>> parse_env(std::string_view text) {
 
 Result<LayerSet> parse_layers(std::string_view text) {
   LayerSet set;
+  // --require "$UNSET" must not mean: require nothing.
+  if (text.empty()) return usage_error("no layer is named", "name one, or leave the option out");
   while (!text.empty()) {
     const std::size_t comma = text.find(',');
     const std::string_view name = text.substr(0, comma);

@@ -94,7 +94,8 @@ def test_fraction_of_a_cpu_is_bound_or_refused(report, pctx, layers):
         return
     done = pctx("run", "--cpus", "0.5", "--", "echo", "ran")
     assert done.returncode == 125 and "needs the cpu cgroup" in done.stderr and "ran" not in done.stdout
-    assert report("--cpus", "0.5", "--allow-degraded", "cgroups", "--", "true")["status"] == 0
+    ended = report("--cpus", "0.5", "--allow-degraded", "cgroups", "--", "true")
+    assert ended["status"] == 0 and ended["receipt"]["limits"]["cpus"]["by"] == "not bound: pinned to 1"
 
 
 def test_require_insists(pctx, layers):

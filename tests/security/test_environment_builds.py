@@ -310,7 +310,8 @@ def test_a_guest_cannot_hold_the_locks_of_its_environment(pctx, env, folder, bui
         "  for n in [*names, '.']:\n    try: fcntl.flock(os.open(os.path.join(f, n), os.O_RDONLY), fcntl.LOCK_EX | fcntl.LOCK_NB)\n"
         "    except OSError: pass\nprint('holding', flush=True); sys.stdin.read()"
     )
-    line = [pctx("--version").args[0], "run", "-q", "--files", "2000", "--with", "plain", "--", "python", "-c", code]
+    many = ["--files", "2000", "--allow-degraded", "subordinate-ids"]
+    line = [pctx("--version").args[0], "run", "-q", *many, "--with", "plain", "--", "python", "-c", code]
     guest = subprocess.Popen(line, env=env, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
     try:
         assert guest.stdout.readline() == "holding\n"

@@ -1,6 +1,7 @@
 """A guest can exhaust nothing but its own limits."""
 
 import os
+import subprocess
 
 import pytest
 
@@ -103,7 +104,44 @@ def test_open_files_are_limited(inside):
     )
     refused, count, hard = inside(code, "--files", "64").stdout.split()
     assert (refused, hard) == ("EMFILE", "hard") and int(count) < 64
-    assert inside(code, "--files", "1000").stdout.split()[0] == "900"
+    assert inside(code, "--files", "1000", "--allow-degraded", "subordinate-ids").stdout.split()[0] == "900"
+
+
+# Descriptors on their way count for their user on the whole host; whoever may have fewer can send none then.
+PARK = """
+import socket, sys
+pairs = []
+try:
+    while len(pairs) < 20:
+        pairs.append(socket.socketpair())
+        socket.send_fds(pairs[-1][0], [b"x"], [0] * 200)
+except OSError as error: pass
+print(len(pairs), flush=True)
+sys.stdin.read()
+"""
+SEND = """
+import resource, socket
+resource.setrlimit(resource.RLIMIT_NOFILE, (1024, 1024))
+ours, theirs = socket.socketpair()
+try: print(socket.send_fds(ours, [b"x"], [0]))
+except OSError as error: print(error)
+"""
+
+
+@pytest.mark.rootless_only  # root may send as many as it likes
+def test_guest_with_the_callers_uid_cannot_park_the_callers_descriptors(sandbox_bin, pctx, outside, tmp_path):
+    tmp_path.chmod(0o755)
+    box = [sandbox_bin, "run", "-q", "--mnt", str(tmp_path)]  # written as the caller
+    for prefix, sent in (([*box, "--"], "1\n"), (["sh", "-c", 'ulimit -n 4096; exec "$@"', "sh"], None)):
+        line = [*prefix, "python3", "-c", PARK]
+        with subprocess.Popen(line, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as parked:
+            assert int(parked.stdout.readline()) > 1
+            said = outside(SEND).stdout
+            assert said == sent if sent else "Too many references" in said, (prefix[0], said)
+    done = pctx(*box[1:], "--files", "5000", "--", "echo", "ran")
+    assert done.returncode == 125 and "could starve the caller" in done.stderr and done.stdout == ""
+    assert pctx("run", "-q", "--mnt", tmp_path, "--files", "5000", "--allow-degraded", "subordinate-ids", "--",
+                "sh", "-c", "ulimit -n").stdout == "5000\n"  # fmt: skip
 
 
 def test_cpu_time_ends_a_guest(inside):
