@@ -55,9 +55,10 @@ find_package(nlohmann_json QUIET)
 pctx_require(fmt_FOUND "fmt" libfmt-dev)
 pctx_require(CLI11_FOUND "CLI11" libcli11-dev)
 pctx_require(nlohmann_json_FOUND "nlohmann-json" nlohmann-json3-dev)
-# The static library where there is one: the programs are linked statically, and no file of c-ares is needed to run them.
+# The static library where there is one, by either of its names: the programs are linked statically, and no file of c-ares
+# is needed to run them.
 find_path(CARES_INCLUDE_DIR ares.h)
-find_library(CARES_LIBRARY NAMES libcares.a cares)
+find_library(CARES_LIBRARY NAMES libcares.a libcares_static.a cares)
 set(CARES_FOUND FALSE)
 if(CARES_INCLUDE_DIR AND CARES_LIBRARY)
   set(CARES_FOUND TRUE)

@@ -131,6 +131,10 @@ void mask(const ChildPlan& plan, const ChildOp& op, int root, std::size_t at, co
 
 }  // namespace
 
+bool make_inside(const ChildOp& op, int folder) noexcept {
+  return op.text_size == 0 || ::mkdirat(folder, op.text, 0755) == 0;
+}
+
 void apply(const ChildPlan& plan, ChildOp& op, int root, int& proc, std::size_t at) noexcept {
   bool ok = true;
   switch (op.kind) {
@@ -154,7 +158,7 @@ void apply(const ChildPlan& plan, ChildOp& op, int root, int& proc, std::size_t 
       break;
     case RootOpKind::scratch: {
       const int tree = abi::open_tree(root, op.target, abi::kOpenTreeClone | abi::kOpenTreeCloexec);
-      ok = tree >= 0 && abi::move_mount(tree, root, op.target) == 0;
+      ok = tree >= 0 && make_inside(op, tree) && abi::move_mount(tree, root, op.target) == 0;
       ::close(tree);
       break;
     }

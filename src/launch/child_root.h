@@ -26,6 +26,8 @@ int make_proc(const ChildPlan& plan, const ChildOp& op, int root, std::size_t at
               bool settings = true) noexcept;
 
 // Building stones for boxes that are cut from a template.
+// The folder that a scratch folder has from the start, if it has one.
+bool make_inside(const ChildOp& op, int folder) noexcept;
 bool attach_tree(int tree, int root, const char* target, std::uint64_t attributes) noexcept;
 int new_filesystem(const char* type, const char* const* options, std::uint64_t attributes) noexcept;
 bool write_file(int dir, const char* path, const void* text, std::size_t size, unsigned mode, int flags,

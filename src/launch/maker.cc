@@ -73,7 +73,7 @@ void make_scratch(const ChildPlan& plan, int root) noexcept {
     if (op.kind != RootOpKind::scratch) continue;
     if (::mkdirat(scratch, name, 0700) != 0 || ::fchmodat(scratch, name, op.mode, 0) != 0) fail(plan, Step::root_op, i);
     const int tree = abi::open_tree(scratch, name, abi::kOpenTreeClone | abi::kOpenTreeCloexec);
-    if (tree < 0 || abi::move_mount(tree, root, op.target) != 0) fail(plan, Step::root_op, i);
+    if (tree < 0 || !make_inside(op, tree) || abi::move_mount(tree, root, op.target) != 0) fail(plan, Step::root_op, i);
     ::close(tree);
     ++name[0];
   }

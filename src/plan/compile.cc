@@ -98,13 +98,11 @@ void plan_environment(Plan& plan, const HostFeatures& host) {
       {"USER", policy.uid == 0 ? "root" : "sandbox"},
       {"LANG", "C.UTF-8"},
       {"TMPDIR", "/tmp"},
-      {"XDG_CACHE_HOME", plan.home + "/.cache"},
+      {"XDG_CACHE_HOME", fmt::format("{}/{}", plan.home, kCacheFolder)},
       {"SHELL", "/bin/sh"},
       {"LOGNAME", policy.uid == 0 ? "root" : "sandbox"},
   };
-  // A zone's name, never a path: ":/home/…" would tell where the caller lives.
-  if (!host.timezone.empty() && host.timezone.size() < 64 && host.timezone.find(':') == std::string::npos)
-    vars.emplace_back("TZ", host.timezone);
+  if (!host.timezone.empty()) vars.emplace_back("TZ", host.timezone);
   if (plan.terminal) vars.emplace_back("TERM", "xterm-256color");
   for (const auto& [name, value] : policy.env) {
     if (name == "PATH") plan.path = value;

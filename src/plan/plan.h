@@ -42,13 +42,16 @@ struct CompileInputs {
   LayerSet missing;  // layers that a probe found this host cannot give (only asked when degrading is allowed)
 };
 
+// In the guest's home directory: many programs write there without making it.
+inline constexpr const char* kCacheFolder = ".cache";
+
 // One step in building the box's root. Targets are relative to it.
 enum class RootOpKind : std::uint8_t { directory, link, file, bind, scratch, tmpfs, proc, devpts, mask };
 
 struct RootOp {
   RootOpKind kind = RootOpKind::directory;
   std::string target;
-  std::string text;              // link target, file content, bind source, tmpfs options
+  std::string text;              // link target, file content, bind source, tmpfs options, a folder inside a scratch one
   std::uint64_t attributes = 0;  // MOUNT_ATTR_*
   unsigned mode = 0755;
   std::uint64_t size = 0;  // file: extended to this many bytes of zeros

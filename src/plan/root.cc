@@ -14,6 +14,16 @@ constexpr std::uint64_t kLent = abi::kMountRdonly | abi::kMountNosuid | abi::kMo
 constexpr std::uint64_t kWritable = abi::kMountNosuid | abi::kMountNodev;
 constexpr const char* kUser = "sandbox";
 
+// The host's would tell little and cost a mount each. Names that programs ask for, by the numbers of IANA.
+constexpr const char* kServices =
+    "ftp 21/tcp\nssh 22/tcp\ntelnet 23/tcp\nsmtp 25/tcp mail\ndomain 53/tcp\ndomain 53/udp\ntftp 69/udp\n"
+    "http 80/tcp www\nkerberos 88/tcp\nkerberos 88/udp\npop3 110/tcp\nntp 123/udp\nimap2 143/tcp imap\n"
+    "snmp 161/udp\nldap 389/tcp\nldap 389/udp\nhttps 443/tcp\nhttps 443/udp\nsubmissions 465/tcp smtps\n"
+    "syslog 514/udp\nsubmission 587/tcp\nldaps 636/tcp\nimaps 993/tcp\npop3s 995/tcp\nmysql 3306/tcp\n"
+    "postgresql 5432/tcp\nredis 6379/tcp\nhttp-alt 8080/tcp\n";
+constexpr const char* kProtocols =
+    "ip 0 IP\nicmp 1 ICMP\ntcp 6 TCP\nudp 17 UDP\nipv6 41 IPv6\nipv6-icmp 58 IPv6-ICMP\n";
+
 struct Device {
   const char* name;
   unsigned major, minor;
@@ -83,9 +93,14 @@ class RootBuilder {
     op.minor = device.minor;
   }
   // A writable part of the root's own file system: one size and inode limit for all of them together.
-  void scratch(std::string target, unsigned mode) {
+  // `inside`: a folder that it has from the start.
+  void scratch(std::string target, unsigned mode, std::string inside = "") {
     directory(target, mode);
-    add({.kind = RootOpKind::scratch, .target = std::move(target), .attributes = kWritable, .mode = mode});
+    add({.kind = RootOpKind::scratch,
+         .target = std::move(target),
+         .text = std::move(inside),
+         .attributes = kWritable,
+         .mode = mode});
   }
   void add(RootOp op) { plan_.root.push_back(std::move(op)); }
 
@@ -124,6 +139,8 @@ void synthetic_etc(RootBuilder& root, const Plan& plan) {
   root.file("etc/hosts", fmt::format("127.0.0.1 localhost {0}\n::1 localhost {0}\n", policy.hostname));
   root.file("etc/hostname", policy.hostname + "\n");
   root.file("etc/nsswitch.conf", "passwd: files\ngroup: files\nhosts: files dns\nservices: files\nprotocols: files\n");
+  root.file("etc/services", kServices);
+  root.file("etc/protocols", kProtocols);
   root.link("etc/mtab", "/proc/self/mounts");
   root.link("etc/os-release", "../usr/lib/os-release");
   if (policy.network == Network::host)
@@ -158,7 +175,7 @@ Result<void> plan_root(Plan& plan, const HostFeatures& host, const CompileInputs
   root.link("var/tmp", "../tmp");
   root.link("var/run", "../run");
   root.scratch("tmp", 01777);
-  root.scratch(relative(plan.home), 0755);
+  root.scratch(relative(plan.home), 0755, kCacheFolder);
 
   for (const Device& device : kDevices) {
     // Mapped shared, the device is memory that only a cgroup counts. A file of zeros reads the same.

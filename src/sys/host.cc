@@ -206,6 +206,14 @@ void probe_v2(CgroupHost& host, bool privileged, const std::string& table) {
                                            : "no cgroup is delegated to this user";
 }
 
+// The one variable of the caller's that a guest gets: a zone that anybody can look up, never a path (where the caller
+// lives) or other words.
+bool is_zone(std::string_view name) {
+  if (name.empty() || name.size() > 64 || name.front() == '/' || name.find("..") != name.npos) return false;
+  struct stat status {};
+  return ::stat(fmt::format("/usr/share/zoneinfo/{}", name).c_str(), &status) == 0 && S_ISREG(status.st_mode);
+}
+
 bool is_privileged() { return ::geteuid() == 0 && has_admin_capability(); }
 
 }  // namespace
@@ -304,7 +312,7 @@ HostFeatures probe_host(const CgroupHost* known) {
   if (!host.kernel_at_least(5, 12)) host.mount_points = mount_points();
   for (const char* place : {"/tmp", "/mnt", "/var", "/run"})
     if (host.attach_point.empty() && ::access(place, F_OK) == 0) host.attach_point = place;
-  if (const char* zone = std::getenv("TZ"); zone != nullptr) host.timezone = zone;
+  if (const char* zone = std::getenv("TZ"); zone != nullptr && is_zone(zone)) host.timezone = zone;
   cpu_set_t allowed;
   if (::sched_getaffinity(0, sizeof allowed, &allowed) == 0) host.cpus = static_cast<unsigned>(CPU_COUNT(&allowed));
   return host;

@@ -60,7 +60,7 @@ struct HostFeatures {
   bool no_new_privs = false;     // on the caller already: set-id programs such as those two gain nothing
   std::vector<HostPath> system;  // the candidates of `system_candidates`, in that order, absent ones left out
   std::string attach_point;      // an existing directory on which the new root is mounted before the pivot
-  std::string timezone;          // the caller's TZ, possibly empty
+  std::string timezone;          // the caller's TZ where it is the name of a zone, else empty
   unsigned cpus = 1;
   std::vector<std::string> mount_points;  // before 5.12 only, when flags cannot be set for a whole tree
 

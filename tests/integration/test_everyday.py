@@ -37,6 +37,7 @@ STDLIB = {
     "pty": "import pty; assert pty.spawn(['true']) == 0",
     "select": "import select, os; r, w = os.pipe(); e = select.epoll(); e.register(r); os.write(w, b'x'); assert e.poll()",
     "sockets": "import socket; a, b = socket.socketpair(); a.send(b'x'); assert b.recv(1) == b'x'",
+    "names of services": "import socket; assert (socket.getservbyname('http'), socket.getprotobyname('tcp'), socket.getservbyport(443)) == (80, 6, 'https')",
     "descriptor passing": "import socket, os; a, b = socket.socketpair(); socket.send_fds(a, [b'x'], [0]); assert socket.recv_fds(b, 1, 1)[1]",
     "resource": "import resource; resource.getrusage(resource.RUSAGE_SELF); resource.setrlimit(resource.RLIMIT_NOFILE, (64, 64))",
     "time zones": "import zoneinfo, datetime; print(datetime.datetime(2024, 7, 1, tzinfo=zoneinfo.ZoneInfo('Europe/Berlin')).utcoffset())",
@@ -143,6 +144,16 @@ def test_time_zone_is_the_callers(pctx):
     done = pctx("run", "-q", "--", "date", "-d", "@0", "+%H", env={**os.environ, "TZ": "Asia/Tokyo"})
     assert done.stdout == "09\n"
     assert pctx("run", "-q", "--env", "TZ=UTC", "--", "date", "-d", "@0", "+%H").stdout == "00\n"
+
+
+def test_only_the_name_of_a_zone_gets_in(pctx):
+    for value, shown in (("Asia/Tokyo", "Asia/Tokyo\n"), ("a-secret", "none\n"), ("../../../etc/passwd", "none\n")):
+        done = pctx("run", "-q", "--", "sh", "-c", "echo ${TZ-none}", env={**os.environ, "TZ": value})
+        assert done.stdout == shown
+
+
+def test_the_cache_folder_is_there(pctx):
+    assert pctx("run", "-q", "--", "sh", "-c", 'echo x > "$XDG_CACHE_HOME/y" && cat ~/.cache/y').stdout == "x\n"
 
 
 @pytest.mark.parametrize("value", [":/etc/localtime", "/../../../etc/shadow", "A" * 500, "x\ny", ""])
