@@ -40,16 +40,17 @@ constexpr std::uint64_t kSockStream = 1, kSockDgram = 2, kSockRaw = 3, kSockSeqp
 constexpr std::uint64_t kProtoTcp = 6, kProtoUdp = 17;
 constexpr std::uint64_t kSolTcp = 6, kTcpUlp = 31;
 constexpr std::uint64_t kTiocsti = 0x5412, kTioclinux = 0x541c, kTioccons = 0x541d, kTiocsetd = 0x5423;
-constexpr std::uint64_t kPrSetMm = 35, kPrSchedCore = 62, kPrFirstRefused = 78;
+constexpr std::uint64_t kPrSetMm = 35, kPrSchedCore = 62, kPrSetMemoryMerge = 67, kPrFirstRefused = 78;
 constexpr std::uint64_t kPrSetVma = 0x5356'4d41, kPrSetPtracer = 0x5961'6d61;
 constexpr std::uint64_t kFileTypeMask = 0xf000, kFifo = 0x1000, kRegular = 0x8000, kSocketFile = 0xc000;
 constexpr std::uint64_t kSetUid = 04000, kSetGid = 02000;
 constexpr std::uint64_t kOpenCreate = 0100, kOpenTemporary = 020'000'000;  // O_CREAT, the flag within O_TMPFILE
 constexpr std::uint64_t kRlimitCore = 4;
-constexpr std::uint64_t kMapSharedAnonymous = 0x21;
+constexpr std::uint64_t kMapSharedAnonymous = 0x21, kMapHuge = 0x4'0000, kMemfdHuge = 4, kSegmentHuge = 04000;
+constexpr std::uint64_t kReadEvents = 0x31;  // IN_ACCESS, IN_CLOSE_NOWRITE, IN_OPEN
 constexpr std::uint64_t kNewListener = 8;
 constexpr std::uint64_t kMadvMergeable = 12;
-constexpr std::uint64_t kFSetPipeSize = 1031;
+constexpr std::uint64_t kFSetPipeSize = 1031, kFNotify = 1026;
 
 ArgTest is(unsigned index, std::uint64_t value) {
   return {static_cast<std::uint8_t>(index), Compare::eq, Width::low32, value, ~std::uint64_t{0}};
@@ -134,10 +135,21 @@ class RuleWriter {
       case mapping_flags:
         // A shared object keeps all its pages while one of them is mapped: nobody but a cgroup sees the others.
         if (!options_.memory_is_accounted) refuse({masked(3, kMapSharedAnonymous, kMapSharedAnonymous)});
+        // Pages that the host has set aside are in nobody's count of memory.
+        refuse({masked(3, kMapHuge, kMapHuge)});
         return allow();
-      case pipe_size:
+      case memfd_flags:
+        return accounted_without(1, kMemfdHuge);
+      case segment_flags:
+        return accounted_without(2, kSegmentHuge);
+      case file_command:
         if (!options_.memory_is_accounted) refuse({is(1, kFSetPipeSize)});
+        refuse({is(1, kFNotify)});
         return allow();
+      case watch_events:
+        // A watch is on the file itself, which a lent one shares with the host and with other boxes.
+        allow({masked(2, kReadEvents, 0)});
+        return refuse();
       case memory_accounted:
         return options_.memory_is_accounted ? allow() : refuse();
       case zygote_setns:
@@ -172,10 +184,17 @@ class RuleWriter {
     add(refusal(EAFNOSUPPORT));
   }
 
-  // PR_SET_MM rewrites what /proc says of the process; PR_SCHED_CORE can keep a neighbour's hyperthread idle. Options
+  void accounted_without(unsigned flags_index, std::uint64_t flag) {
+    if (!options_.memory_is_accounted) return refuse();
+    refuse({masked(flags_index, flag, flag)});
+    allow();
+  }
+
+  // PR_SET_MM rewrites what /proc says of the process; PR_SCHED_CORE can keep a neighbour's hyperthread idle;
+  // PR_SET_MEMORY_MERGE is MADV_MERGEABLE for all memory. Options
   // from PR_FUTEX_HASH (6.16, takes kernel memory by the slot) on get the answer of an older kernel.
   void write_prctl() {
-    for (const auto option : {kPrSetMm, kPrSchedCore}) refuse({is(0, option)});
+    for (const auto option : {kPrSetMm, kPrSchedCore, kPrSetMemoryMerge}) refuse({is(0, option)});
     allow({below(0, kPrFirstRefused)});
     for (const auto option : {kPrSetVma, kPrSetPtracer}) allow({is(0, option)});
     add(Action::fail(EINVAL));

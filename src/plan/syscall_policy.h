@@ -36,8 +36,11 @@ enum class Condition : std::uint8_t {
   mknodat_mode,       // the same; mode is argument 2
   seccomp_flags,      // not NEW_LISTENER
   madvise_advice,     // not MADV_MERGEABLE
-  mapping_flags,      // not shared anonymous memory, unless memory is accounted
-  pipe_size,          // not F_SETPIPE_SZ, unless memory is accounted
+  mapping_flags,      // not huge pages; not shared anonymous memory, unless memory is accounted
+  memfd_flags,        // only if memory is accounted, and not of huge pages
+  segment_flags,      // the same
+  file_command,       // not F_NOTIFY; not F_SETPIPE_SZ, unless memory is accounted
+  watch_events,       // none that somebody who only reads causes
   memory_accounted,   // only if memory is accounted
   zygote_setns,       // only for a Zygote: one kind of namespace at a time, by a descriptor that it was given
   not_zygote,         // only if it is none: with a pidfd it could enter the box of a Worker that is at work

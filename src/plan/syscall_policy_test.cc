@@ -4,10 +4,13 @@
 #include <gtest/gtest.h>
 #include <linux/sched.h>
 #include <netinet/tcp.h>
+#include <sys/inotify.h>
 #include <sys/ioctl.h>
+#include <sys/ipc.h>
 #include <sys/mman.h>
 #include <sys/prctl.h>
 #include <sys/resource.h>
+#include <sys/shm.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
 #include <sys/syscall.h>
@@ -106,6 +109,8 @@ TEST(SyscallPolicy, what_must_be_refused_is_refused) {
                            "chroot",
                            "statmount",
                            "listmount",
+                           "sync",
+                           "syncfs",
                            "unshare",
                            "setns",
                            "init_module",
@@ -308,7 +313,7 @@ TEST(SyscallPolicy, prctl_knows_its_options) {
     EXPECT_EQ(guest.answer("prctl", {option}), kAllow) << option;
     EXPECT_EQ(guest.answer("prctl", {option | kUpper}), kAllow) << option;
   }
-  for (const std::uint64_t option : Values{PR_SET_MM, PR_SCHED_CORE}) {
+  for (const std::uint64_t option : Values{PR_SET_MM, PR_SCHED_CORE, 67 /* PR_SET_MEMORY_MERGE */}) {
     EXPECT_EQ(guest.answer("prctl", {option | kUpper}), fails_with(EPERM)) << option;
   }
   for (const std::uint64_t option : Values{78, 79, 1000, 0x7fffffff}) {
@@ -323,6 +328,14 @@ TEST(SyscallPolicy, single_dangerous_values_are_refused_and_their_neighbours_wor
   EXPECT_EQ(guest.answer("seccomp", {1, 1}), kAllow);
   EXPECT_EQ(guest.answer("madvise", {0, 0, MADV_MERGEABLE | kUpper}), fails_with(EPERM));
   EXPECT_EQ(guest.answer("madvise", {0, 0, MADV_DONTNEED}), kAllow);
+  EXPECT_EQ(guest.answer("mmap", {0, 4096, 3, MAP_PRIVATE | MAP_ANONYMOUS | MAP_HUGETLB | kUpper}), fails_with(EPERM));
+  EXPECT_EQ(guest.answer("mmap", {0, 4096, 3, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE}), kAllow);
+  EXPECT_EQ(guest.answer("fcntl", {3, F_NOTIFY | kUpper}), fails_with(EPERM));
+  EXPECT_EQ(guest.answer("fcntl", {3, F_SETLK}), kAllow);
+  for (const std::uint64_t event : Values{IN_ACCESS, IN_OPEN, IN_CLOSE_NOWRITE, IN_CLOSE, IN_ALL_EVENTS})
+    EXPECT_EQ(guest.answer("inotify_add_watch", {3, 0, event | kUpper}), fails_with(EPERM)) << event;
+  EXPECT_EQ(guest.answer("inotify_add_watch", {3, 0, IN_MODIFY | IN_CREATE | IN_DELETE | IN_MOVE | IN_CLOSE_WRITE}),
+            kAllow);
   EXPECT_EQ(guest.answer("setsockopt", {3, SOL_TCP | kUpper, TCP_ULP | kUpper}), fails_with(EPERM));
   EXPECT_EQ(guest.answer("setsockopt", {3, SOL_TCP, TCP_NODELAY}), kAllow);
   EXPECT_EQ(guest.answer("setsockopt", {3, SOL_SOCKET, TCP_ULP}), kAllow);
@@ -341,6 +354,8 @@ TEST(SyscallPolicy, memory_that_outlives_its_mappings_needs_accounting) {
     EXPECT_EQ(strict.answer(name), fails_with(EPERM)) << name;
     EXPECT_EQ(relaxed.answer(name), kAllow) << name;
   }
+  EXPECT_EQ(relaxed.answer("memfd_create", {0, MFD_HUGETLB | kUpper}), fails_with(EPERM));
+  EXPECT_EQ(relaxed.answer("shmget", {0, 4096, IPC_CREAT | SHM_HUGETLB | kUpper}), fails_with(EPERM));
   EXPECT_EQ(strict.answer("fcntl", {1, F_SETPIPE_SZ | kUpper}), fails_with(EPERM));
   EXPECT_EQ(strict.answer("fcntl", {1, F_GETFL}), kAllow);
   EXPECT_EQ(relaxed.answer("fcntl", {1, F_SETPIPE_SZ}), kAllow);
