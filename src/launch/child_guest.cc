@@ -43,6 +43,17 @@ constexpr int kStatus = 3;
 constexpr int kSync = 4;
 constexpr int kProfile = 5;  // AppArmor's, where there is one to enter without an exec
 
+// A caller that goes before others, by its nice value or as a real-time process, does not pass that on.
+void take_no_precedence(const ChildPlan& plan) noexcept {
+  // The kernel answers 20 - nice, to keep errors apart.
+  if (::syscall(SYS_getpriority, 0, 0) > 20 && ::syscall(SYS_setpriority, 0, 0, 0) != 0)
+    fail(plan, Step::descriptors, 8);
+  const long policy = ::syscall(SYS_sched_getscheduler, 0);
+  const int priority = 0;
+  if ((policy == 1 /* FIFO */ || policy == 2 /* RR */) && ::syscall(SYS_sched_setscheduler, 0, 0, &priority) != 0)
+    fail(plan, Step::descriptors, 9);
+}
+
 // A network namespace takes the kernel longer than all mounts together: it is made while the parent still plans.
 void make_namespaces(const ChildPlan& plan) noexcept {
   if (plan.late_namespaces != 0 && ::unshare(plan.late_namespaces) != 0) fail(plan, Step::namespaces);
@@ -57,6 +68,7 @@ void furnish_namespaces(const ChildPlan& plan) noexcept {
   else if (plan.new_network)
     loopback_up(plan);
   if (plan.send_probes) send_socket_probe(plan);
+  take_no_precedence(plan);  // v1: a real-time process may not enter
   // After joining, so that the box's own cgroup is the root of what it sees.
   if (plan.joins_cgroups) join_cgroups(plan, plan.guest_channel);
   if (plan.cgroup_namespace && ::unshare(CLONE_NEWCGROUP) != 0 && !plan.cgroup_namespace_optional)
@@ -137,8 +149,8 @@ void enter_workdir(const ChildPlan& plan) noexcept {
   }
 }
 
-// What the caller ignores, prefers or is allowed must not become the guest's.
-void reset_inheritance(const ChildPlan& plan) noexcept {
+// What the caller ignores must not be what the guest ignores.
+void reset_inheritance() noexcept {
   struct {  // as the kernel has it
     void (*handler)(int);
     unsigned long flags;
@@ -148,13 +160,6 @@ void reset_inheritance(const ChildPlan& plan) noexcept {
   for (int signal = 1; signal <= 64; ++signal)
     if (signal != SIGKILL && signal != SIGSTOP)
       (void)::syscall(SYS_rt_sigaction, signal, &standard, nullptr, sizeof standard.mask);
-  // The kernel answers 20 - nice, to keep errors apart.
-  if (::syscall(SYS_getpriority, 0, 0) > 20 && ::syscall(SYS_setpriority, 0, 0, 0) != 0)
-    fail(plan, Step::descriptors, 8);
-  const long policy = ::syscall(SYS_sched_getscheduler, 0);
-  const int priority = 0;
-  if ((policy == 1 /* FIFO */ || policy == 2 /* RR */) && ::syscall(SYS_sched_setscheduler, 0, 0, &priority) != 0)
-    fail(plan, Step::descriptors, 9);
 }
 
 void drop_capabilities(const ChildPlan& plan) noexcept {
@@ -214,7 +219,7 @@ void run_guest(const ChildPlan& given, int sync, int host_proc) noexcept {
   if (::setsid() < 0) fail(plan, Step::descriptors, 7);
   if (plan.terminal) open_terminal(plan);
   arrange_descriptors(plan, sync, profile);
-  reset_inheritance(plan);
+  reset_inheritance();
   enter_workdir(plan);
   if ((plan.pin || plan.spread) && ::syscall(SYS_sched_setaffinity, 0, sizeof plan.cpus, &plan.cpus) != 0)
     fail(plan, Step::affinity);
