@@ -57,7 +57,7 @@ class Pool {
   };
 
   Pool(sys::Loop& loop, Mover& mover, RelayKeeper& relay, Plan plan, Listener listener)
-      : loop_(loop), mover_(mover), relay_(relay), plan_(std::move(plan)), listener_(listener) {}
+      : loop_(loop), mover_(mover), relay_(relay), plan_(std::move(plan)), listener_(std::move(listener)) {}
   void on_maker();
   void on_zygote_status();
   void on_zygote_end();
