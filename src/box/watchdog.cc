@@ -8,7 +8,10 @@
 #include <cstdlib>
 #include <cstring>
 #include <map>
+#include <optional>
+#include <set>
 #include <string>
+#include <vector>
 
 #include <fmt/format.h>
 
@@ -27,23 +30,36 @@ std::uint64_t kilobytes(const std::string& text, const char* name) {
   return std::strtoull(text.c_str() + at + std::strlen(name), nullptr, 10) * 1024;
 }
 
+// The entries of a folder of /proc that are processes or threads.
+std::vector<std::string> numbered(int proc, const std::string& folder) {
+  std::vector<std::string> names;
+  const int listing = ::openat(proc, folder.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+  DIR* entries = listing >= 0 ? ::fdopendir(listing) : nullptr;
+  if (entries == nullptr) return names;
+  while (const dirent* entry = ::readdir(entries))
+    if (entry->d_name[0] >= '1' && entry->d_name[0] <= '9') names.emplace_back(entry->d_name);
+  ::closedir(entries);
+  return names;
+}
+
 struct Resident {
   std::uint64_t own = 0;     // anonymous, swapped out included, and page tables
   std::uint64_t shared = 0;  // tmpfs and shared anonymous
 };
 
-Resident resident(int proc, const std::string& pid) {
+// nullopt: it has no memory, or not any more.
+std::optional<Resident> resident(int proc, const std::string& pid) {
   const auto status = sys::try_read_file(pid + "/status", 16384, proc);
-  if (!status) return {};
-  return {kilobytes(*status, "RssAnon:") + kilobytes(*status, "VmSwap:") + kilobytes(*status, "VmPTE:"),
-          kilobytes(*status, "RssShmem:")};
+  if (!status || status->find("VmRSS:") == std::string::npos) return std::nullopt;
+  return Resident{kilobytes(*status, "RssAnon:") + kilobytes(*status, "VmSwap:") + kilobytes(*status, "VmPTE:"),
+                  kilobytes(*status, "RssShmem:")};
 }
 
 // Pages shared by several processes are split between them. A guest that closes itself to inspection is counted in
 // full.
 Resident proportional(int proc, const std::string& pid) {
   const auto rollup = sys::try_read_file(pid + "/smaps_rollup", 16384, proc);
-  if (!rollup || rollup->empty()) return resident(proc, pid);
+  if (!rollup || rollup->empty()) return resident(proc, pid).value_or(Resident{});
   const auto status = sys::try_read_file(pid + "/status", 16384, proc);
   return {
       kilobytes(*rollup, "Pss_Anon:") + kilobytes(*rollup, "SwapPss:") + (status ? kilobytes(*status, "VmPTE:") : 0),
@@ -65,6 +81,30 @@ void shared_anonymous(int proc, const std::string& pid, std::map<std::string, st
     std::uint64_t& size = objects[fmt::format("{} {}", device, inode)];
     size = std::max<std::uint64_t>(size, offset + (to - from));
   }
+}
+
+// Who speaks for a process's memory: where its first thread has ended, /proc shows none there, though the others have
+// all of it.
+struct Holder {
+  std::string path;  // empty: nobody has any
+  Resident resident;
+  bool hidden = false;  // new threads came as fast as we looked, and each was gone before it could be read
+};
+
+Holder memory_holder(int proc, const std::string& pid) {
+  constexpr int kTries = 64;
+  if (const auto own = resident(proc, pid)) return {pid, *own};
+  std::set<std::string> seen;
+  for (int i = 0; i < kTries; ++i) {
+    bool new_one = false;
+    for (const std::string& thread : numbered(proc, pid + "/task")) {
+      new_one |= seen.insert(thread).second;
+      const std::string path = pid + "/task/" + thread;
+      if (const auto shared = resident(proc, path)) return {path, *shared};
+    }
+    if (!new_one) return {};  // it is about to end
+  }
+  return {.hidden = true};
 }
 
 struct CpuTicks {
@@ -100,8 +140,8 @@ std::uint64_t threads(int proc, const std::string& pid) {
 
 std::uint64_t resident_memory(pid_t pid) {
   const Fd proc{::open("/proc", O_PATH | O_DIRECTORY | O_CLOEXEC)};
-  const Resident found = resident(proc.get(), std::to_string(pid));
-  return found.own + found.shared;
+  const Holder holder = memory_holder(proc.get(), std::to_string(pid));
+  return holder.hidden ? UINT64_MAX : holder.resident.own + holder.resident.shared;
 }
 
 TreeUsage TreeMeter::measure(std::uint64_t memory_limit) {
@@ -110,13 +150,10 @@ TreeUsage TreeMeter::measure(std::uint64_t memory_limit) {
   struct statfs space {};
   if (::fstatfs(scratch_.get(), &space) == 0)
     stored = (space.f_blocks - space.f_bfree) * static_cast<std::uint64_t>(space.f_bsize);
-  const int listing = ::openat(proc_.get(), ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
-  DIR* entries = listing >= 0 ? ::fdopendir(listing) : nullptr;
-  if (entries == nullptr) return usage;
-  std::vector<std::string> pids;
-  while (const dirent* entry = ::readdir(entries))
-    if (entry->d_name[0] >= '1' && entry->d_name[0] <= '9') pids.emplace_back(entry->d_name);
-  ::closedir(entries);
+  const std::vector<std::string> pids = numbered(proc_.get(), ".");
+  if (pids.empty()) return usage;
+  std::vector<std::string> holders;
+  bool hidden = false;
 
   Resident sum;
   const auto add = [&sum](const Resident& one) {
@@ -126,7 +163,10 @@ TreeUsage TreeMeter::measure(std::uint64_t memory_limit) {
   std::uint64_t own = 0, with_children = 0;
   std::map<std::string, std::uint64_t> living;
   for (const std::string& pid : pids) {
-    add(resident(proc_.get(), pid));
+    Holder holder = memory_holder(proc_.get(), pid);
+    hidden |= holder.hidden;
+    add(holder.resident);
+    if (!holder.path.empty()) holders.push_back(std::move(holder.path));
     const CpuTicks ticks = cpu_ticks(proc_.get(), pid);
     own += ticks.own;
     with_children += ticks.own + ticks.children;
@@ -142,18 +182,21 @@ TreeUsage TreeMeter::measure(std::uint64_t memory_limit) {
 
   if (stored + sum.own + sum.shared > memory_limit) {
     sum = {};
-    for (const std::string& pid : pids) add(proportional(proc_.get(), pid));
+    for (const std::string& holder : holders) add(proportional(proc_.get(), holder));
   }
   if (looks_++ % kCloseLookEvery == 0) {
     std::map<std::string, std::uint64_t> objects;
-    for (const std::string& pid : pids) shared_anonymous(proc_.get(), pid, objects);
+    for (const std::string& holder : holders) shared_anonymous(proc_.get(), holder, objects);
     parked_ = 0;
     for (const auto& [object, size] : objects) parked_ += size;
     // init joins the network namespace later than the guest, which makes it.
     const auto guest = std::find_if(pids.begin(), pids.end(), [](const std::string& pid) { return pid != "1"; });
     if (guest != pids.end()) parked_ += sockets_.measure(proc_.get(), *guest);
   }
-  usage.memory = last_memory_ = stored + sum.own + std::max(sum.shared, parked_);
+  usage.memory = stored + sum.own + std::max(sum.shared, parked_);
+  // What takes care not to be seen counts as too much.
+  if (hidden) usage.memory = std::max(usage.memory, memory_limit + 1);
+  last_memory_ = usage.memory;
   return usage;
 }
 

@@ -45,7 +45,7 @@ class TreeMeter {
   std::uint64_t dead_ticks_ = 0;
 };
 
-// Of one process of ours, as the host's /proc shows it; 0 if it is gone.
+// Of one process of ours, as the host's /proc shows it; 0 if it is gone, the most there is if it hides it.
 std::uint64_t resident_memory(pid_t pid);
 
 // Looks once, and writes into the verdict what is over its limit of those that no cgroup binds; true if something is.

@@ -1,8 +1,9 @@
-// Takes memory in one of several ways: hog KIND MEBIBYTES [SECONDS]. Prints "held N" when it has all of it, and keeps it
-// for so long that a limit that is checked now and then has its chance; exits with 3 when the kernel refuses.
+// Takes memory in one of several ways: hog KIND MEBIBYTES [SECONDS]. Prints "held N" when it has all of it, and keeps
+// it for so long that a limit that is checked now and then has its chance; exits with 3 when the kernel refuses.
 #define _GNU_SOURCE
 #include <errno.h>
 #include <fcntl.h>
+#include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -12,6 +13,7 @@
 #include <sys/socket.h>
 #include <sys/syscall.h>
 #include <sys/wait.h>
+#include <time.h>
 #include <unistd.h>
 
 static const size_t kMebibyte = 1 << 20;
@@ -82,6 +84,48 @@ static void park_page_tables(int mebibytes) {
   for (size_t i = 0; i < count; ++i) (void)at[i << 21];
 }
 
+struct Hidden {
+  int mebibytes, stays;
+  time_t until;
+};
+
+static void done_hiding(const struct Hidden* hidden) {
+  printf("held %d\n", hidden->mebibytes);
+  exit(0);
+}
+
+// The first thread is gone, and with it what /proc shows of the process.
+static void* take_in_thread(void* argument) {
+  const struct Hidden* hidden = argument;
+  usleep(200000);
+  take(hidden->mebibytes * kMebibyte, MAP_PRIVATE | MAP_ANONYMOUS, -1);
+  sleep(hidden->stays);
+  done_hiding(hidden);
+  return 0;
+}
+
+// No thread lives long enough to be looked at, and each takes a little.
+static void* hand_on(void* argument) {
+  const struct Hidden* hidden = argument;
+  static int taken;
+  if (taken < hidden->mebibytes) take(kMebibyte, MAP_PRIVATE | MAP_ANONYMOUS, -1), ++taken;
+  if (time(0) >= hidden->until) done_hiding(hidden);
+  pthread_t next;
+  while (pthread_create(&next, 0, hand_on, argument) != 0) {
+  }
+  pthread_detach(next);
+  return 0;
+}
+
+static void hide(void* (*how)(void*), int mebibytes, int stays) {
+  static struct Hidden hidden;
+  hidden = (struct Hidden){mebibytes, stays, time(0) + stays};
+  pthread_t first;
+  if (pthread_create(&first, 0, how, &hidden) != 0) refuse("clone");
+  pthread_detach(first);
+  syscall(SYS_exit, 0);
+}
+
 int main(int argc, char** argv) {
   if (argc < 3) return 2;
   const char* kind = argv[1];
@@ -130,6 +174,10 @@ int main(int argc, char** argv) {
     park_sockets(n);
   else if (!strcmp(kind, "tables"))
     park_page_tables(n);
+  else if (!strcmp(kind, "thread"))
+    hide(take_in_thread, n, stays);
+  else if (!strcmp(kind, "relay"))
+    hide(hand_on, n, stays);
   else
     return 2;
   if (strcmp(kind, "children")) sleep(stays);

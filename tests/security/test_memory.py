@@ -3,7 +3,7 @@
 import pytest
 
 LIMIT = ("--memory", "64M", "--disk", "256M")
-EVERYWHERE = ["private", "tmp", "shm", "home", "children"]
+EVERYWHERE = ["private", "thread", "tmp", "shm", "home", "children"]
 # Nothing but a cgroup sees these: where there is none, the call is refused.
 ACCOUNTED = {"memfd": "memfd_create", "sysv": "shmget", "shared": "mmap"}
 PARKED = {
@@ -11,6 +11,7 @@ PARKED = {
     "parked-zero": "the same through /dev/zero",
     "sockets": "data that waits in unix sockets",
     "tables": "page tables of a sparse mapping",
+    "relay": "a process whose threads are gone before they can be looked at",
 }
 
 
