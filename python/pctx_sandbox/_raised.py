@@ -219,8 +219,9 @@ def ended(end: Mapping[str, Any], name: str, settings: Settings) -> SandboxError
             f"hint: raise it, as in @sandbox(memory_mb={settings.memory_mb * 2}), or work on less at once"
         )
     if kind == "denied":
+        why = _text(outcome.get("message") or "ended by SIGSYS", 1000)
         return SandboxExecutionError(
-            f"{name}() was stopped by the system call filter{said}\nhint: `.run()` shows denials in its receipt",
+            f"{name}() was {why}\nhint: `.run()` shows denials in its receipt",
             "denied",
         )
     if limit == "pids":

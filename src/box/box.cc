@@ -19,6 +19,7 @@
 #include "box/pty.h"
 #include "box/stream.h"
 #include "box/watchdog.h"
+#include "plan/refusal.h"
 #include "sys/files.h"
 #include "sys/kernel_abi.h"
 
@@ -192,7 +193,7 @@ void Supervisor::on_status() {
       if (plan_.cgroup.version == CgroupVersion::v1) cgroup_.remove_empty();
       break;
     case Message::listener:
-      denials_.listen(std::move(fds[0]), plan_.policy.seccomp.has_value());
+      denials_.listen(std::move(fds[0]), plan_);
       break;
     case Message::probes:
       meter_.watch_tree(std::move(fds[0]), std::move(fds[1]));
@@ -377,13 +378,13 @@ Result<Ending> Supervisor::finish() {
   // Killed from outside, or by the kernel for memory: init had no time to tell.
   if (!ended_) verdict_.wait_status = SIGKILL;
   if (cgroup.oom_kills > 0) verdict_.memory_over = true;
-  verdict_.seccomp_kills = plan_.layer(Layer::seccomp).on;
+  verdict_.killed_calls = killed_calls(plan_);
   ending.outcome = judge(verdict_, plan_.policy.limits);
   Receipt& receipt = ending.receipt;
   receipt.layers = plan_.layers;
   receipt.limits = plan_.bindings;
   receipt.truncated = budget_.exceeded;
-  receipt.denials = denials_.denials();
+  receipt.denials = denials_.book();
   receipt.denials_recorded = plan_.listener;
   receipt.network = std::move(record_);
   receipt.attempts_recorded = attempts_seen_;

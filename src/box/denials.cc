@@ -4,63 +4,25 @@
 #include <sys/ioctl.h>
 #include <sys/uio.h>
 
+#include <algorithm>
 #include <array>
 #include <cerrno>
 #include <cstring>
 
 #include <fmt/format.h>
 
+#include "box/refused_call.h"
 #include "box/terminal.h"
-#include "plan/syscall_policy.h"
+#include "plan/refusal.h"
 #include "sys/syscalls.h"
 
 namespace pctx {
 namespace {
 
-constexpr std::size_t kMaxKinds = 64;         // what a report may grow to
 constexpr std::uint64_t kFreeRefusals = 512;  // after these, one per millisecond: a flood costs the guest, not us
 
-// Calls whose refused argument is a path: which one.
-struct PathArgument {
-  std::string_view syscall;
-  int index;
-};
-constexpr std::array<PathArgument, 12> kPaths{{{"mount", 1},
-                                               {"umount2", 0},
-                                               {"pivot_root", 0},
-                                               {"chroot", 0},
-                                               {"mknod", 0},
-                                               {"mknodat", 1},
-                                               {"swapon", 0},
-                                               {"acct", 0},
-                                               {"open_tree", 1},
-                                               {"fsopen", 0},
-                                               {"name_to_handle_at", 1},
-                                               {"quotactl", 1}}};
-
-std::string_view family_name(std::uint32_t family) {
-  switch (family) {
-    case 16:
-      return "AF_NETLINK";
-    case 17:
-      return "AF_PACKET";
-    case 38:
-      return "AF_ALG";
-    case 40:
-      return "AF_VSOCK";
-    case 31:
-      return "AF_BLUETOOTH";
-    case 2:
-      return "AF_INET";
-    case 10:
-      return "AF_INET6";
-    default:
-      return "";
-  }
-}
-
 // The guest may change its memory while we read: the text is for a report and decides nothing.
-std::string read_path(pid_t pid, std::uint64_t address) {
+std::string read_text(pid_t pid, std::uint64_t address) {
   std::array<char, 256> text{};
   // Up to the page's end first: the next page may not be there.
   const std::size_t in_page = 4096 - address % 4096;
@@ -71,22 +33,31 @@ std::string read_path(pid_t pid, std::uint64_t address) {
   return printable_path(std::string_view{text.data(), ::strnlen(text.data(), static_cast<std::size_t>(got))});
 }
 
-std::string detail(const seccomp_notif& call, std::string_view name) {
-  const auto low = [&](int i) { return static_cast<std::uint32_t>(call.data.args[i]); };
-  if (name == "socket" || name == "socketpair") {
-    const std::string_view family = family_name(low(0));
-    return fmt::format("{}, type {}", family.empty() ? fmt::format("family {}", low(0)) : std::string{family},
-                       low(1) & 0xf);
-  }
-  if (name == "ioctl") return fmt::format("request {:#x}", low(1));
-  if (name == "clone" || name == "unshare") return fmt::format("flags {:#x}", low(0));
-  if (name == "prctl") return fmt::format("option {}", low(0));
-  for (const PathArgument& entry : kPaths)
-    if (entry.syscall == name) return read_path(static_cast<pid_t>(call.pid), call.data.args[entry.index]);
-  return "";
+std::string error_name(int code) {
+  const char* name = ::strerrorname_np(code);
+  return name != nullptr ? name : std::to_string(code);
+}
+
+Denial describe(const seccomp_notif& call, const RefusalAnswer& answer) {
+  const std::string_view name = syscall_name(kHostArch, call.data.nr);
+  const TextAt text_at = [&](std::uint64_t address) { return read_text(static_cast<pid_t>(call.pid), address); };
+  return {name.empty() ? fmt::format("#{}", call.data.nr) : std::string{name}, asked_for(name, call.data, text_at),
+          error_name(answer.code), answer.reason};
 }
 
 }  // namespace
+
+void DenialBook::add(Denial refused) {
+  for (Denial& known : kinds_)
+    if (known.syscall == refused.syscall && known.detail == refused.detail && known.answer == refused.answer) {
+      ++known.count;
+      return;
+    }
+  if (kinds_.size() < kMaxKinds)
+    kinds_.push_back(std::move(refused));
+  else
+    ++left_out_;
+}
 
 void DenialLog::serve(std::chrono::steady_clock::time_point now) {
   seccomp_notif call;
@@ -95,30 +66,14 @@ void DenialLog::serve(std::chrono::steady_clock::time_point now) {
     if (errno != EINTR && errno != ENOENT) listener_.reset();
     return;
   }
-  const int answer = profile_ ? EPERM : refusal_errno(kHostArch, call.data);
-  record(call, answer);
+  const RefusalAnswer answer = answer_refusal(*plan_, call.data);
+  DenialBook* book = book_of_ ? book_of_(static_cast<pid_t>(call.pid)) : &book_;
+  if (book != nullptr) book->add(describe(call, answer));
   seccomp_notif_resp response{};
   response.id = call.id;
-  response.error = -answer;
+  response.error = -answer.code;
   (void)::ioctl(listener_.get(), SECCOMP_IOCTL_NOTIF_SEND, &response);
   if (++served_ > kFreeRefusals) not_before_ = now + std::chrono::milliseconds{1};
-}
-
-void DenialLog::record(const seccomp_notif& call, int answer) {
-  std::string_view name = syscall_name(kHostArch, call.data.nr);
-  const std::string text = name.empty() ? fmt::format("#{}", call.data.nr) : std::string{name};
-  std::vector<Denial>* book = book_of_ ? book_of_(static_cast<pid_t>(call.pid)) : &denials_;
-  if (book == nullptr) return;
-  const bool full = book->size() >= kMaxKinds;
-  const std::string what = full ? "" : detail(call, name);
-  for (Denial& known : *book)
-    if (known.syscall == text && (full || known.detail == what)) {
-      ++known.count;
-      return;
-    }
-  if (full) return;
-  const char* errno_name = ::strerrorname_np(answer);
-  book->push_back({text, what, errno_name != nullptr ? errno_name : std::to_string(answer), 1});
 }
 
 }  // namespace pctx

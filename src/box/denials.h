@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "base/fd.h"
+#include "plan/plan.h"
 
 namespace pctx {
 
@@ -19,34 +20,47 @@ struct Denial {
   std::string syscall;
   std::string detail;  // what was asked for, where that can be told: a family, a request, a path
   std::string answer;  // errno's name
+  std::string reason;  // why, and what to do about it
   std::uint64_t count = 1;
+};
+
+// What one box was refused: each kind once, and no more kinds than a report should hold.
+class DenialBook {
+ public:
+  static constexpr std::size_t kMaxKinds = 64;
+
+  void add(Denial refused);
+  const std::vector<Denial>& kinds() const { return kinds_; }
+  std::uint64_t left_out() const { return left_out_; }  // refusals of kinds that came when it was full
+
+ private:
+  std::vector<Denial> kinds_;
+  std::uint64_t left_out_ = 0;
 };
 
 class DenialLog {
  public:
-  // `profile`: the filter is a user's, whose refusals that come here all mean EPERM.
-  void listen(Fd listener, bool profile) {
+  // The plan says what is answered; it must outlive us.
+  void listen(Fd listener, const Plan& plan) {
     listener_ = std::move(listener);
-    profile_ = profile;
+    plan_ = &plan;
   }
   // Several boxes behind one listener: where the refusal of a process is written down; nullptr: nowhere.
-  using BookOf = std::function<std::vector<Denial>*(pid_t)>;
+  using BookOf = std::function<DenialBook*(pid_t)>;
   void share(BookOf book_of) { book_of_ = std::move(book_of); }
   // -1 when there is nothing to wait for, or while a flood of refusals is being slowed down.
   int poll_fd(std::chrono::steady_clock::time_point now) const { return slowed(now) ? -1 : listener_.get(); }
   bool slowed(std::chrono::steady_clock::time_point now) const { return listener_ && now < not_before_; }
   void serve(std::chrono::steady_clock::time_point now);
   void close() { listener_.reset(); }
-  const std::vector<Denial>& denials() const { return denials_; }
+  const DenialBook& book() const { return book_; }
 
  private:
-  void record(const seccomp_notif& call, int answer);
-
   Fd listener_;
-  bool profile_ = false;
+  const Plan* plan_ = nullptr;
   std::uint64_t served_ = 0;
   std::chrono::steady_clock::time_point not_before_{};
-  std::vector<Denial> denials_;
+  DenialBook book_;
   BookOf book_of_;
 };
 

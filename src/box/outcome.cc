@@ -70,8 +70,11 @@ Outcome judge(const Verdict& verdict, const Limits& limits) {
   if (WIFSIGNALED(status)) {
     const int signal = WTERMSIG(status);
     const char* text = ::sigabbrev_np(signal);
-    if (signal == SIGSYS && verdict.seccomp_kills)
-      return {OutcomeKind::denied, 0, signal, "", "killed by the system call filter (a foreign or 32-bit call)"};
+    if (signal == SIGSYS && !verdict.killed_calls.empty())
+      return {
+          OutcomeKind::denied, 0, signal, "",
+          fmt::format("ended by SIGSYS: from the system call filter, which sends it for {}, or from the guest itself",
+                      verdict.killed_calls)};
     return {OutcomeKind::signaled, 0, signal, "",
             fmt::format("the guest was ended by signal {} (SIG{})", signal, text != nullptr ? text : "?")};
   }

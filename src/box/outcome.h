@@ -29,9 +29,9 @@ struct Verdict {
   bool output_over = false;    // we killed it
   bool memory_over = false;    // we or the kernel killed something of it for memory
   bool pids_over = false;      // we killed it
-  // A filter is there, so that SIGSYS is taken for its kill. The wait status does not carry si_code: a guest that sends
-  // itself SIGSYS looks the same, and can only make its own ending look worse.
-  bool seccomp_kills = false;
+  // For which calls the filter sends SIGSYS, in words; empty without a filter. The wait status does not carry si_code:
+  // a guest that sends itself SIGSYS looks the same, and can only make its own ending look worse.
+  std::string killed_calls;
 };
 
 // Pure: what was seen, to what it means.

@@ -58,9 +58,19 @@ TEST(Outcome, too_much_output_is_its_own_ending) {
   EXPECT_EQ(outcome.exit_status(), 128 + SIGXFSZ);
 }
 
-TEST(Outcome, a_kill_by_the_filter_is_a_denial) {
-  EXPECT_EQ(judge({.wait_status = SIGSYS, .seccomp_kills = true}, {}).kind, OutcomeKind::denied);
-  EXPECT_EQ(judge({.wait_status = SIGSEGV, .seccomp_kills = true}, {}).kind, OutcomeKind::signaled);
+TEST(Outcome, a_kill_by_the_filter_is_a_denial_that_claims_no_more_than_is_known) {
+  const Outcome outcome = judge({.wait_status = SIGSYS, .killed_calls = "mkdir by the profile"}, {});
+  EXPECT_EQ(outcome.kind, OutcomeKind::denied);
+  EXPECT_EQ(outcome.sentence,
+            "ended by SIGSYS: from the system call filter, which sends it for mkdir by the profile, or from the guest "
+            "itself");
+  EXPECT_EQ(judge({.wait_status = SIGSEGV, .killed_calls = "mkdir"}, {}).kind, OutcomeKind::signaled);
+}
+
+TEST(Outcome, without_a_filter_sigsys_is_a_signal_like_any_other) {
+  const Outcome outcome = judge({.wait_status = SIGSYS}, {});
+  EXPECT_EQ(outcome.kind, OutcomeKind::signaled);
+  EXPECT_EQ(outcome.sentence, "the guest was ended by signal 31 (SIGSYS)");
 }
 
 }  // namespace

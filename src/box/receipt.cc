@@ -63,9 +63,13 @@ Json receipt_json(const Receipt& receipt) {
                    {"stderr_bytes", usage.stderr_bytes}};
   json["truncated"] = receipt.truncated;
   json["denials"] = Json::array();
-  for (const Denial& denial : receipt.denials)
-    json["denials"].push_back(
-        {{"syscall", denial.syscall}, {"detail", denial.detail}, {"answer", denial.answer}, {"count", denial.count}});
+  for (const Denial& denial : receipt.denials.kinds())
+    json["denials"].push_back({{"syscall", denial.syscall},
+                               {"detail", denial.detail},
+                               {"answer", denial.answer},
+                               {"reason", denial.reason},
+                               {"count", denial.count}});
+  json["denials_left_out"] = receipt.denials.left_out();
   json["denials_recorded"] = receipt.denials_recorded;
   if (receipt.network) json["network"] = network_json(*receipt.network, receipt.attempts_recorded);
   return json;

@@ -30,7 +30,7 @@ struct Receipt {
   std::vector<LimitBinding> limits;
   Usage usage;
   bool truncated = false;  // output beyond the limit was cut off
-  std::vector<Denial> denials;
+  DenialBook denials;
   bool denials_recorded = true;
   std::optional<NetworkRecord> network;  // with an allow-list
   bool attempts_recorded = true;         // of reaching something else by its address

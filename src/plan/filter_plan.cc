@@ -16,10 +16,9 @@ Result<void> plan_filter(Plan& plan, const HostFeatures& host, const CompileInpu
   }
   const bool accounted = plan.cgroup.version != CgroupVersion::none;
   if (inputs.seccomp_profile) {
-    const FilterSpec spec = PCTX_TRY(read_oci_profile(
+    FilterSpec spec = PCTX_TRY(read_oci_profile(
         *inputs.seccomp_profile,
-        {.kernel = {static_cast<unsigned>(host.kernel_major), static_cast<unsigned>(host.kernel_minor)},
-         .notify_refusals = !inputs.no_listener}));
+        {.kernel = {static_cast<unsigned>(host.kernel_major), static_cast<unsigned>(host.kernel_minor)}}));
     layer.detail = fmt::format("profile {}", plan.policy.seccomp.value_or("?"));
     if (!accounted)
       plan.notices.push_back(
@@ -28,6 +27,8 @@ Result<void> plan_filter(Plan& plan, const HostFeatures& host, const CompileInpu
     if (const std::string_view call = refused_launch_call(spec); !call.empty())
       return usage_error(
           fmt::format("--seccomp: the profile refuses '{}', without which nothing can be started", call));
+    plan.profile = spec;
+    if (!inputs.no_listener) notify_refusals(spec);
     plan.filter = PCTX_TRY(compile_filter(spec));
   } else {
     const auto ready = ready_filter({.memory_is_accounted = accounted,

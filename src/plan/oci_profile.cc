@@ -363,10 +363,6 @@ int leniency(const Rule& rule) {
   return 0;
 }
 
-void notify_instead(Action& action) {
-  if (action == Action::fail(EPERM)) action = Action::notify();
-}
-
 }  // namespace
 
 Result<FilterSpec> read_oci_profile(std::string_view text, const OciProfileOptions& options) {
@@ -386,14 +382,26 @@ Result<FilterSpec> read_oci_profile(std::string_view text, const OciProfileOptio
   }
   std::stable_sort(spec.rules.begin(), spec.rules.end(),
                    [](const Rule& a, const Rule& b) { return leniency(a) < leniency(b); });
-  if (options.notify_refusals) {
-    notify_instead(spec.fallback);
-    for (Rule& rule : spec.rules) notify_instead(rule.action);
-  }
   if (const auto call = refused_launch_call(spec); !call.empty()) {
     return usage_error(fmt::format("seccomp profile: it refuses {}, without which no guest can be started", call));
   }
   return spec;
+}
+
+void notify_refusals(FilterSpec& profile) {
+  const auto notify_instead = [](Action& action) {
+    if (action.kind == ActionKind::fail) action = Action::notify();
+  };
+  const auto is_probe = [&](int number) {
+    const PolicyEntry* entry = policy_entry(syscall_name(profile.arch, number));
+    return entry != nullptr && entry->condition == Condition::absent;
+  };
+  for (Rule& rule : profile.rules)
+    if (rule.action != Action::fail(ENOSYS) || !is_probe(rule.number)) notify_instead(rule.action);
+  if (profile.fallback == Action::fail(ENOSYS))
+    for (int number = 0; number < syscall_limit(profile.arch); ++number)
+      if (is_probe(number)) profile.rules.push_back({number, profile.fallback, {}});  // behind all others
+  notify_instead(profile.fallback);
 }
 
 }  // namespace pctx

@@ -30,12 +30,15 @@ inline constexpr std::size_t kMaxProfileBytes = 1 << 20;
 struct OciProfileOptions {
   // What minKernel is compared with: version and patch level of the running kernel.
   std::pair<unsigned, unsigned> kernel{0, 0};
-  // Turns every refusal with EPERM into a notification; the supervisor records the call and answers EPERM itself.
-  bool notify_refusals = false;
 };
 
 // The guest holds no capability, so entries that include one never apply and entries that exclude one always do.
 // Numbers newer than our table answer ENOSYS when the profile refuses by default, as runc does.
 Result<FilterSpec> read_oci_profile(std::string_view text, const OciProfileOptions& options);
+
+// Turns every refusal with an error into a notification: the supervisor records the call and answers what the profile
+// says. Left alone are ENOSYS for numbers newer than our table and for calls to which our own list answers it too:
+// libraries try these and fall back, and nobody misses anything.
+void notify_refusals(FilterSpec& profile);
 
 }  // namespace pctx

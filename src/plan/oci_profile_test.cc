@@ -28,12 +28,15 @@ std::string payload(const std::string& name) {
   return {std::istreambuf_iterator<char>(file), {}};
 }
 
+enum class Heard { no, yes };
+
 class Guest {
  public:
-  explicit Guest(const std::string& text, const OciProfileOptions& options = kNewKernel) {
-    const auto spec = read_oci_profile(text, options);
+  explicit Guest(const std::string& text, const OciProfileOptions& options = kNewKernel, Heard heard = Heard::no) {
+    auto spec = read_oci_profile(text, options);
     EXPECT_TRUE(spec.has_value()) << (spec ? "" : spec.error().what);
     if (!spec) return;
+    if (heard == Heard::yes) notify_refusals(*spec);
     auto program = compile_filter(*spec);
     EXPECT_TRUE(program.has_value());
     if (program) program_ = *std::move(program);
@@ -155,13 +158,41 @@ TEST(OciProfile, the_strictest_matching_rule_wins_in_any_order) {
   }
 }
 
-TEST(OciProfile, refusals_notify_only_on_request_and_only_for_eperm) {
-  const OciProfileOptions notifying{.kernel = {6, 18}, .notify_refusals = true};
-  const Guest guest(payload("container.json"), notifying);
+TEST(OciProfile, refusals_notify_only_on_request) {
+  const Guest silent(payload("container.json"));
+  EXPECT_EQ(silent.answer("mount"), fails_with(EPERM));
+  const Guest guest(payload("container.json"), kNewKernel, Heard::yes);
   EXPECT_EQ(guest.answer("mount"), SECCOMP_RET_USER_NOTIF);
   EXPECT_EQ(guest.answer("clone", {0x10000000}), SECCOMP_RET_USER_NOTIF);
   EXPECT_EQ(guest.answer("clone3"), fails_with(ENOSYS));
   EXPECT_EQ(guest.answer("execve"), kAllow);
+}
+
+TEST(OciProfile, a_refusal_is_heard_of_whatever_its_error) {
+  const Guest guest(R"({"defaultAction": "SCMP_ACT_ALLOW", "syscalls": [
+      {"name": "mkdirat", "action": "SCMP_ACT_ERRNO", "errnoRet": 13},
+      {"name": "unlinkat", "action": "SCMP_ACT_ERRNO", "errnoRet": 38},
+      {"name": "bpf", "action": "SCMP_ACT_ERRNO", "errnoRet": 0},
+      {"name": "ptrace", "action": "SCMP_ACT_TRACE"},
+      {"name": "clone3", "action": "SCMP_ACT_ERRNO", "errnoRet": 1},
+      {"name": "openat2", "action": "SCMP_ACT_ERRNO", "errnoRet": 38},
+      {"name": "symlinkat", "action": "SCMP_ACT_KILL_PROCESS"}]})",
+                    kNewKernel, Heard::yes);
+  for (const char* name : {"mkdirat", "unlinkat", "bpf", "ptrace", "clone3"})
+    EXPECT_EQ(guest.answer(name), SECCOMP_RET_USER_NOTIF) << name;
+  EXPECT_EQ(guest.answer("openat2"), fails_with(ENOSYS)) << "our own list answers this, too: libraries fall back";
+  EXPECT_EQ(guest.answer("symlinkat"), SECCOMP_RET_KILL_PROCESS);
+  EXPECT_EQ(guest.answer("read"), kAllow);
+}
+
+TEST(OciProfile, by_default_a_refusal_is_heard_of_unless_libraries_only_try_it) {
+  const Guest guest(R"({"defaultAction": "SCMP_ACT_ERRNO", "defaultErrnoRet": 38, "syscalls": [
+      {"names": ["sendmsg", "close", "write", "execve", "execveat", "exit_group"], "action": "SCMP_ACT_ALLOW"}]})",
+                    kNewKernel, Heard::yes);
+  EXPECT_EQ(guest.answer("mkdirat"), SECCOMP_RET_USER_NOTIF);
+  for (const char* name : {"clone3", "openat2"}) EXPECT_EQ(guest.answer(name), fails_with(ENOSYS)) << name;
+  EXPECT_EQ(guest.answer(4000), fails_with(ENOSYS)) << "newer than our table";
+  EXPECT_EQ(guest.answer("write"), kAllow);
 }
 
 TEST(OciProfile, errors_can_be_named_as_podman_does) {

@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "base/result.h"
+#include "plan/filter.h"
 #include "policy/policy.h"
 #include "sys/host.h"
 
@@ -140,10 +141,11 @@ struct Plan {
   std::uint64_t landlock_handled = 0, landlock_scoped = 0;
   std::vector<LandlockRule> landlock;
   std::vector<sock_filter> filter;
-  bool listener = false;        // refusals come to the supervisor, which names them in the report
-  std::string apparmor;         // the profile that the guest enters; empty: none
-  std::string apparmor_launch;  // the profile of the processes that make the box, until then; empty: none
-  bool apparmor_stack = false;  // on top of the one that we are under
+  std::optional<FilterSpec> profile;  // the user's, as it was read: says what is answered to what it refuses
+  bool listener = false;              // refusals come to the supervisor, which names them in the report
+  std::string apparmor;               // the profile that the guest enters; empty: none
+  std::string apparmor_launch;        // the profile of the processes that make the box, until then; empty: none
+  bool apparmor_stack = false;        // on top of the one that we are under
   bool keyring = true;
   std::string home, workdir, path;
   std::vector<std::string> env;  // NAME=VALUE

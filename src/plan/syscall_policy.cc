@@ -230,6 +230,16 @@ class RuleWriter {
 
 std::span<const PolicyEntry> default_policy() { return kPolicy; }
 
+const PolicyEntry* policy_entry(std::string_view name) {
+  const auto* entry =
+      std::find_if(std::begin(kPolicy), std::end(kPolicy), [&](const auto& each) { return each.name == name; });
+  return entry != std::end(kPolicy) ? entry : nullptr;
+}
+
+bool needs_accounted_memory(Condition condition) {
+  return condition == memory_accounted || condition == mapping_flags || condition == pipe_size;
+}
+
 FilterSpec default_filter(Arch arch, const FilterOptions& options) {
   FilterSpec spec;
   spec.arch = arch;
@@ -247,9 +257,8 @@ FilterSpec default_filter(Arch arch, const FilterOptions& options) {
 int refusal_errno(Arch arch, const seccomp_data& call) {
   const std::string_view name = syscall_name(arch, call.nr);
   if (name.empty()) return ENOSYS;
-  const auto* entry =
-      std::find_if(std::begin(kPolicy), std::end(kPolicy), [&](const auto& e) { return e.name == name; });
-  if (entry == std::end(kPolicy)) return EPERM;
+  const PolicyEntry* entry = policy_entry(name);
+  if (entry == nullptr) return EPERM;
   const FilterOptions strictest;
   FilterSpec spec;
   spec.arch = arch;

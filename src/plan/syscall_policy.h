@@ -68,6 +68,10 @@ struct FilterOptions {
 
 // Every entry, in the order of the file; entries that an architecture lacks are skipped when a filter is made.
 std::span<const PolicyEntry> default_policy();
+// nullptr: it is not listed.
+const PolicyEntry* policy_entry(std::string_view name);
+// It refuses more where no cgroup charges the memory.
+bool needs_accounted_memory(Condition condition);
 
 FilterSpec default_filter(Arch arch, const FilterOptions& options);
 

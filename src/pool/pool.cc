@@ -279,8 +279,8 @@ void Pool::on_zygote_status() {
   if (read == FrameRead::frame && frame.kind == Message::failure) return fail(describe_failure(frame, plan_, command_));
   if (read == FrameRead::frame && frame.kind == Message::listener) {
     loop_.forget(denial_fd_);
-    denials_.listen(std::move(fds[0]), plan_.policy.seccomp.has_value());
-    denials_.share([this](pid_t pid) -> std::vector<Denial>* {
+    denials_.listen(std::move(fds[0]), plan_);
+    denials_.share([this](pid_t pid) -> DenialBook* {
       for (const auto& worker : workers_)
         if (worker->holds(pid)) return &worker->denials();
       return nullptr;  // the Zygote's own

@@ -14,6 +14,7 @@
 #include <poll.h>
 
 #include "launch/spawn.h"
+#include "plan/refusal.h"
 #include "pool/inspect.h"
 #include "sys/files.h"
 #include "sys/kernel_abi.h"
@@ -353,7 +354,7 @@ Ending Worker::ending() const {
   Ending ending;
   Verdict verdict = verdict_;
   if (usage_.oom_kills > 0) verdict.memory_over = true;
-  verdict.seccomp_kills = plan_.layer(Layer::seccomp).on;
+  verdict.killed_calls = killed_calls(plan_);
   Limits limits = plan_.policy.limits;
   limits.timeout = timeout_;
   ending.outcome = judge(verdict, limits);

@@ -81,7 +81,7 @@ class Worker {
   pid_t init() const { return init_; }            // as the host does
   pid_t pid() const { return pid_; }
   bool holds(pid_t pid) const;  // the process is in this box
-  std::vector<Denial>& denials() { return denials_; }
+  DenialBook& denials() { return denials_; }
   bool discarded() const { return discarded_; }
   const Error* error() const { return error_ ? &*error_ : nullptr; }
   bool all_known() const;  // its process has ended, and nothing that its ending tells can change any more
@@ -128,7 +128,7 @@ class Worker {
   bool told_ = false;  // we know how it ended
   bool lent_ = false, discarded_ = false;
   pid_t zygote_ = -1;  // that forked it
-  std::vector<Denial> denials_;
+  DenialBook denials_;
   Fd mnt_;
   std::optional<FolderSnapshot> before_;
   CgroupUsage usage_;

@@ -2,6 +2,7 @@
 
 import json
 import os
+import platform
 
 import pytest
 
@@ -213,6 +214,42 @@ def test_oci_profile_may_kill(report, profile):
     )
     ended = report("--seccomp", file, "--", "mkdir", "/tmp/new")
     assert (ended["outcome"]["kind"], ended["outcome"]["signal"]) == ("denied", 31)
+    names = "mkdir, mkdirat" if platform.machine() == "x86_64" else "mkdirat"
+    assert f"which sends it for {names} by the profile" in ended["outcome"]["message"]
+
+
+def test_what_ended_a_guest_by_sigsys_is_not_claimed_to_be_known(report):
+    ended = report("--", "sh", "-c", "kill -SYS $$")
+    assert (ended["outcome"]["kind"], ended["outcome"]["signal"]) == ("denied", 31)
+    assert ended["outcome"]["message"] == (
+        "ended by SIGSYS: from the system call filter, which sends it for calls of another architecture or of 32 bits, "
+        "or from the guest itself"
+    )
+
+
+@pytest.mark.parametrize(("number", "name"), [(1, "EPERM"), (13, "EACCES"), (38, "ENOSYS")])
+def test_what_a_profile_refuses_is_recorded_whatever_its_error(report, profile, number, name):
+    file = profile(
+        defaultAction="SCMP_ACT_ALLOW",
+        syscalls=[{"names": ["mkdir", "mkdirat"], "action": "SCMP_ACT_ERRNO", "errnoRet": number}],
+    )
+    ended = report("--seccomp", file, "--", "mkdir", "/tmp/new")
+    assert ended["status"] == 1 and os.strerror(number) in ended["stderr"]
+    (denial,) = ended["receipt"]["denials"]
+    assert denial.pop("syscall") in ("mkdir", "mkdirat")
+    assert denial == {"detail": "/tmp/new", "answer": name, "reason": f"the profile says so: {file}", "count": 1}
+    assert report("--seccomp", file, "--", "true")["receipt"]["denials"] == []
+
+
+def test_what_libraries_only_try_is_no_denial(report, profile):
+    """As in Docker's profile: glibc tries clone3 for every thread and takes clone where there is none."""
+    file = profile(
+        defaultAction="SCMP_ACT_ALLOW",
+        syscalls=[{"names": ["clone3"], "action": "SCMP_ACT_ERRNO", "errnoRet": 38}],
+    )
+    code = "import threading; t = threading.Thread(target=print, args=('ran',)); t.start(); t.join()"
+    ended = report("--seccomp", file, "--", "python3", "-c", code)
+    assert (ended["stdout"], ended["receipt"]["denials"]) == ("ran\n", [])
 
 
 @pytest.mark.parametrize(

@@ -6,7 +6,7 @@ import subprocess
 
 import pytest
 
-KEYS = {"layers", "limits", "usage", "truncated", "denials", "denials_recorded"}
+KEYS = {"layers", "limits", "usage", "truncated", "denials", "denials_left_out", "denials_recorded"}
 
 
 def test_json_holds_output_outcome_and_receipt(report):
@@ -134,4 +134,24 @@ def test_denials_are_explained(report):
     assert "Operation not permitted" in ended["stdout"]
     (denial,) = ended["receipt"]["denials"]
     assert (denial["syscall"], denial["answer"], denial["count"]) == ("chroot", "EPERM", 1)
+    assert "not on the list" in denial["reason"] and "--seccomp FILE" in denial["reason"]
     assert ended["receipt"]["denials_recorded"] is True
+
+
+def test_a_full_list_of_denials_says_how_many_are_left_out(report):
+    code = "import os\nfor n in range({}):\n try: os.chroot(f'/{{n % 70}}')\n except OSError: pass"
+    receipt = report("--", "python3", "-c", code.format(140))["receipt"]
+    assert [denial["count"] for denial in receipt["denials"]] == [2] * 64 and receipt["denials_left_out"] == 12
+    receipt = report("--", "python3", "-c", code.format(64))["receipt"]
+    assert len(receipt["denials"]) == 64 and receipt["denials_left_out"] == 0
+
+
+@pytest.mark.rootless_only
+def test_a_denial_for_want_of_cgroups_says_so(report, layers, skip_unless):
+    skip_unless(not layers["cgroups"]["on"], "a host that lends no cgroups")
+    code = "import os\ntry: os.memfd_create('planted')\nexcept OSError as error: print(error.errno)"
+    ended = report("--", "python3", "-c", code)
+    (denial,) = ended["receipt"]["denials"]
+    assert (ended["stdout"], denial["syscall"], denial["detail"]) == ("1\n", "memfd_create", "planted")
+    for words in ("only where memory is accounted", layers["cgroups"]["detail"], "pctx-sandbox doctor"):
+        assert words in denial["reason"]

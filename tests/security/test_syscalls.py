@@ -90,6 +90,7 @@ def test_foreign_call_kills_the_guest(attack, outside, attacker, door):
 def test_denial_names_call_and_path(inside):
     code = "import ctypes; ctypes.CDLL(None).mount(b'none', b'/planted/target', b'tmpfs', 0, None)"
     (denial,) = inside(code).denied("mount")
+    assert "not on the list" in denial.pop("reason")
     assert denial == {"syscall": "mount", "detail": "/planted/target", "answer": "EPERM", "count": 1}
 
 
@@ -101,7 +102,8 @@ def test_denials_are_counted_once_per_kind_and_bounded(inside):
     )
     ended = inside(code)
     assert len(ended.receipt["denials"]) <= 128
-    assert sum(denial["count"] for denial in ended.denied("mount")) >= 300 or len(ended.receipt["denials"]) >= 32
+    listed = sum(denial["count"] for denial in ended.receipt["denials"])
+    assert listed < 320 and listed + ended.receipt["denials_left_out"] == 320
 
 
 def test_denied_path_is_shown_harmlessly(inside):

@@ -1,0 +1,60 @@
+#include "box/denials.h"
+
+#include <gtest/gtest.h>
+
+#include "box/refused_call.h"
+
+namespace pctx {
+namespace {
+
+TEST(DenialBook, one_kind_is_one_entry) {
+  DenialBook book;
+  book.add({"mount", "/a", "EPERM", ""});
+  book.add({"mount", "/a", "EPERM", ""});
+  book.add({"mount", "/b", "EPERM", ""});
+  book.add({"mount", "/b", "EACCES", ""});
+  ASSERT_EQ(book.kinds().size(), 3u);
+  EXPECT_EQ(book.kinds()[0].count, 2u);
+  EXPECT_EQ(book.kinds()[1].count, 1u);
+  EXPECT_EQ(book.left_out(), 0u);
+}
+
+TEST(DenialBook, says_how_many_it_left_out) {
+  DenialBook book;
+  for (std::size_t i = 0; i < DenialBook::kMaxKinds + 5; ++i) book.add({"mount", std::to_string(i), "EPERM", ""});
+  EXPECT_EQ(book.kinds().size(), DenialBook::kMaxKinds);
+  EXPECT_EQ(book.left_out(), 5u);
+  book.add({"mount", "0", "EPERM", ""});
+  EXPECT_EQ(book.kinds()[0].count, 2u) << "kinds that are listed are counted on";
+  EXPECT_EQ(book.left_out(), 5u);
+}
+
+std::string asked(std::string_view name, std::initializer_list<std::uint64_t> args) {
+  seccomp_data call{};
+  std::size_t i = 0;
+  for (const std::uint64_t arg : args) call.args[i++] = arg;
+  return asked_for(name, call, [](std::uint64_t address) { return "text at " + std::to_string(address); });
+}
+
+TEST(RefusedCall, is_told_by_its_arguments) {
+  EXPECT_EQ(asked("socket", {17, 3 | 0x80000}), "AF_PACKET, type 3");
+  EXPECT_EQ(asked("socket", {99, 1}), "family 99, type 1");
+  EXPECT_EQ(asked("ioctl", {0, 0x5412 | 1ULL << 40}), "request 0x5412");
+  EXPECT_EQ(asked("unshare", {0x1000'0000}), "flags 0x10000000");
+  EXPECT_EQ(asked("prctl", {35}), "option 35");
+  EXPECT_EQ(asked("mmap", {0, 4096, 3, 0x21, ~0ULL}), "MAP_SHARED | MAP_ANONYMOUS");
+  EXPECT_EQ(asked("mmap", {0, 4096, 3, 0x2, 7}), "flags 0x2");
+  EXPECT_EQ(asked("fcntl", {3, 1031}), "F_SETPIPE_SZ");
+  EXPECT_EQ(asked("setsockopt", {3, 6, 31}), "level 6, option 31");
+  EXPECT_EQ(asked("getpid", {}), "");
+}
+
+TEST(RefusedCall, is_told_by_its_path) {
+  EXPECT_EQ(asked("mkdir", {7, 1}), "text at 7");
+  EXPECT_EQ(asked("mkdirat", {7, 8}), "text at 8");
+  EXPECT_EQ(asked("symlink", {7, 8}), "text at 8");
+  EXPECT_EQ(asked("memfd_create", {7}), "text at 7");
+}
+
+}  // namespace
+}  // namespace pctx

@@ -1,0 +1,58 @@
+#include "plan/refusal.h"
+
+#include <cerrno>
+
+#include <algorithm>
+#include <vector>
+
+#include <fmt/format.h>
+
+#include "plan/syscall_policy.h"
+
+namespace pctx {
+namespace {
+
+bool kills(const Action& action) {
+  return action.kind == ActionKind::kill_process || action.kind == ActionKind::kill_thread ||
+         action.kind == ActionKind::trap;
+}
+
+}  // namespace
+
+RefusalAnswer answer_refusal(const Plan& plan, const seccomp_data& call) {
+  if (plan.profile) {
+    const Action action = decide(*plan.profile, call);
+    return {action.kind == ActionKind::fail ? action.data : EPERM,
+            fmt::format("the profile says so: {}", plan.policy.seccomp.value_or("?"))};
+  }
+  const PolicyEntry* entry = policy_entry(syscall_name(kHostArch, call.nr));
+  RefusalAnswer answer{refusal_errno(kHostArch, call), ""};
+  if (entry == nullptr)
+    answer.reason = "not on the list of calls that a guest may make; --seccomp FILE replaces that list";
+  else if (needs_accounted_memory(entry->condition) && plan.cgroup.version == CgroupVersion::none)
+    answer.reason = fmt::format("{}, and here it is not: {}; pctx-sandbox doctor tells what would help", entry->reason,
+                                plan.cgroup.why_none);
+  else
+    answer.reason = entry->reason;
+  return answer;
+}
+
+std::string killed_calls(const Plan& plan) {
+  constexpr std::size_t kShown = 8;
+  if (!plan.layer(Layer::seccomp).on) return "";
+  const std::string foreign = "calls of another architecture or of 32 bits";
+  if (!plan.profile) return foreign;
+  if (kills(plan.profile->fallback)) return "calls that the profile does not allow, and " + foreign;
+  std::vector<std::string_view> names;
+  for (const Rule& rule : plan.profile->rules) {
+    const std::string_view name = syscall_name(plan.profile->arch, rule.number);
+    if (kills(rule.action) && std::find(names.begin(), names.end(), name) == names.end()) names.push_back(name);
+  }
+  if (names.empty()) return foreign;
+  const std::size_t more = names.size() - std::min(names.size(), kShown);
+  names.resize(names.size() - more);
+  return fmt::format("{}{} by the profile, and {}", fmt::join(names, ", "),
+                     more > 0 ? fmt::format(" and {} more", more) : "", foreign);
+}
+
+}  // namespace pctx

@@ -1,0 +1,81 @@
+#include "plan/refusal.h"
+
+#include <gtest/gtest.h>
+
+#include <cerrno>
+
+namespace pctx {
+namespace {
+
+seccomp_data call_of(std::string_view name, std::initializer_list<std::uint64_t> args = {}) {
+  seccomp_data call{};
+  call.nr = syscall_number(kHostArch, name).value_or(-1);
+  call.arch = audit_arch(kHostArch);
+  std::size_t i = 0;
+  for (const std::uint64_t arg : args) call.args[i++] = arg;
+  return call;
+}
+
+Plan plan_with(std::initializer_list<std::pair<const char*, Action>> rules, Action fallback = Action::allow()) {
+  Plan plan;
+  plan.layer(Layer::seccomp).on = true;
+  plan.policy.seccomp = "/p.json";
+  plan.profile = FilterSpec{.fallback = fallback};
+  for (const auto& [name, action] : rules)
+    plan.profile->rules.push_back({syscall_number(kHostArch, name).value_or(-1), action, {}});
+  return plan;
+}
+
+TEST(Refusal, our_list_gives_its_reason) {
+  Plan plan;
+  plan.cgroup.version = CgroupVersion::v2;
+  const RefusalAnswer ptrace = answer_refusal(plan, call_of("ptrace"));
+  EXPECT_EQ(ptrace.code, EPERM);
+  EXPECT_NE(ptrace.reason.find("not on the list"), std::string::npos);
+  const RefusalAnswer clone = answer_refusal(plan, call_of("clone", {0x1000'0000}));
+  EXPECT_NE(clone.reason.find("any flag that makes a namespace is refused"), std::string::npos);
+}
+
+TEST(Refusal, for_want_of_cgroups_it_says_why_there_are_none) {
+  Plan plan;
+  plan.cgroup = {.version = CgroupVersion::none, .why_none = "nobody lent one"};
+  for (const auto& call :
+       {call_of("memfd_create"), call_of("mmap", {0, 4096, 3, 0x21}), call_of("fcntl", {0, 1031}), call_of("shmget")}) {
+    const RefusalAnswer answer = answer_refusal(plan, call);
+    EXPECT_NE(answer.reason.find("only where memory is accounted"), std::string::npos) << answer.reason;
+    EXPECT_NE(answer.reason.find("nobody lent one"), std::string::npos) << answer.reason;
+    EXPECT_NE(answer.reason.find("pctx-sandbox doctor"), std::string::npos) << answer.reason;
+  }
+  EXPECT_EQ(answer_refusal(plan, call_of("ptrace")).reason.find("doctor"), std::string::npos);
+}
+
+TEST(Refusal, a_profile_is_answered_as_it_says) {
+  const Plan plan =
+      plan_with({{"mkdirat", Action::fail(EACCES)}, {"unlinkat", Action::fail(ENOSYS)}, {"bpf", Action::fail(0)}},
+                Action::fail(EPERM));
+  EXPECT_EQ(answer_refusal(plan, call_of("mkdirat")).code, EACCES);
+  EXPECT_EQ(answer_refusal(plan, call_of("unlinkat")).code, ENOSYS);
+  EXPECT_EQ(answer_refusal(plan, call_of("bpf")).code, 0);
+  EXPECT_EQ(answer_refusal(plan, call_of("mount")).code, EPERM);
+  EXPECT_EQ(answer_refusal(plan, call_of("mount")).reason, "the profile says so: /p.json");
+}
+
+TEST(Refusal, what_the_filter_kills_for_is_named) {
+  Plan ours;
+  EXPECT_EQ(killed_calls(ours), "") << "there is no filter";
+  ours.layer(Layer::seccomp).on = true;
+  EXPECT_EQ(killed_calls(ours), "calls of another architecture or of 32 bits");
+  EXPECT_EQ(killed_calls(plan_with({{"mkdirat", Action::fail(EACCES)}})), killed_calls(ours));
+  EXPECT_EQ(killed_calls(plan_with({{"mkdirat", Action::kill_process()},
+                                    {"mkdirat", Action::kill_process()},
+                                    {"unlinkat", {ActionKind::trap, 0}}})),
+            "mkdirat, unlinkat by the profile, and " + killed_calls(ours));
+  EXPECT_EQ(killed_calls(plan_with({}, Action::kill_process())),
+            "calls that the profile does not allow, and " + killed_calls(ours));
+  Plan many = plan_with({});
+  for (int number = 0; number < 20; ++number) many.profile->rules.push_back({number, Action::kill_process(), {}});
+  EXPECT_NE(killed_calls(many).find(" and 12 more by the profile"), std::string::npos) << killed_calls(many);
+}
+
+}  // namespace
+}  // namespace pctx
