@@ -266,6 +266,7 @@ void Supervisor::check_limits() {
   if (limits.timeout.count() > 0 && now - started_ >= limits.timeout) verdict_.timed_out = over = true;
   if (plan_.watchdog.any() && now >= next_check_) {
     next_check_ = now + kWatchInterval;
+    meter_.count_shared(denials_.book().shared());
     over |= over_limits(plan_, meter_, cgroup_, verdict_);
   }
   if (options_.tick && now >= next_tick_) {

@@ -1,4 +1,5 @@
-// The other end of the filter: refused calls come here, are written down once per kind, and answered.
+// The other end of the filter: refused calls come here, are written down once per kind, and answered. One kind of call
+// may be granted instead: mmap(), within bounds that only a supervisor can keep.
 #pragma once
 
 #include <linux/seccomp.h>
@@ -24,18 +25,22 @@ struct Denial {
   std::uint64_t count = 1;
 };
 
-// What one box was refused: each kind once, and no more kinds than a report should hold.
+// What one box was refused: each kind once, and no more kinds than a report should hold. And what it was granted.
 class DenialBook {
  public:
   static constexpr std::size_t kMaxKinds = 64;
 
   void add(Denial refused);
+  // Writes it down if all that was granted stays within the allowance.
+  bool grant_shared(std::uint64_t bytes, std::uint64_t allowance);
+  std::uint64_t shared() const { return shared_; }  // memory that was granted, see shared_allowance()
   const std::vector<Denial>& kinds() const { return kinds_; }
   std::uint64_t left_out() const { return left_out_; }  // refusals of kinds that came when it was full
 
  private:
   std::vector<Denial> kinds_;
   std::uint64_t left_out_ = 0;
+  std::uint64_t shared_ = 0;
 };
 
 class DenialLog {

@@ -29,6 +29,16 @@ TEST(DenialBook, says_how_many_it_left_out) {
   EXPECT_EQ(book.left_out(), 5u);
 }
 
+TEST(DenialBook, grants_no_more_than_the_allowance) {
+  DenialBook book;
+  EXPECT_FALSE(book.grant_shared(11, 10));
+  EXPECT_TRUE(book.grant_shared(6, 10));
+  EXPECT_FALSE(book.grant_shared(5, 10));
+  EXPECT_FALSE(book.grant_shared(UINT64_MAX, 10));
+  EXPECT_TRUE(book.grant_shared(4, 10));
+  EXPECT_EQ(book.shared(), 10u);
+}
+
 std::string asked(std::string_view name, std::initializer_list<std::uint64_t> args) {
   seccomp_data call{};
   std::size_t i = 0;

@@ -187,13 +187,13 @@ TreeUsage TreeMeter::measure(std::uint64_t memory_limit) {
   if (looks_++ % kCloseLookEvery == 0) {
     std::map<std::string, std::uint64_t> objects;
     for (const std::string& holder : holders) shared_anonymous(proc_.get(), holder, objects);
-    parked_ = 0;
+    parked_ = in_sockets_ = 0;
     for (const auto& [object, size] : objects) parked_ += size;
     // init joins the network namespace later than the guest, which makes it.
     const auto guest = std::find_if(pids.begin(), pids.end(), [](const std::string& pid) { return pid != "1"; });
-    if (guest != pids.end()) parked_ += sockets_.measure(proc_.get(), *guest);
+    if (guest != pids.end()) in_sockets_ = sockets_.measure(proc_.get(), *guest);
   }
-  usage.memory = stored + sum.own + std::max(sum.shared, parked_);
+  usage.memory = stored + sum.own + std::max(sum.shared, std::max(parked_, shared_) + in_sockets_);
   // What takes care not to be seen counts as too much.
   if (hidden) usage.memory = std::max(usage.memory, memory_limit + 1);
   last_memory_ = usage.memory;

@@ -30,6 +30,9 @@ class TreeMeter {
   // A NETLINK_SOCK_DIAG socket of its network namespace.
   void watch_sockets(Fd diag, bool own_network) { sockets_ = SocketMeter{std::move(diag), own_network}; }
 
+  // Shared anonymous memory that the box may have by now, mapped or not.
+  void count_shared(std::uint64_t granted) { shared_ = granted; }
+
   explicit operator bool() const { return static_cast<bool>(proc_); }
   // `limit` is where counting shared pages twice starts to matter: only above it is the exact, dearer figure taken.
   TreeUsage measure(std::uint64_t memory_limit);
@@ -40,7 +43,8 @@ class TreeMeter {
   SocketMeter sockets_;
   unsigned looks_ = 0;
   std::uint64_t last_memory_ = 0;
-  std::uint64_t parked_ = 0;                           // as of the last closer look
+  std::uint64_t shared_ = 0;
+  std::uint64_t parked_ = 0, in_sockets_ = 0;          // as of the last closer look
   std::map<std::string, std::uint64_t> living_ticks_;  // by pid and start time
   std::uint64_t dead_ticks_ = 0;
 };

@@ -22,8 +22,9 @@ Result<void> plan_filter(Plan& plan, const HostFeatures& host, const CompileInpu
     layer.detail = fmt::format("profile {}", plan.policy.seccomp.value_or("?"));
     if (!accounted)
       plan.notices.push_back(
-          "--seccomp replaces our filter: without cgroups it must itself refuse memfd_create, or the "
-          "memory limit can be dodged");
+          "--seccomp replaces our filter: without cgroups it must itself refuse memfd_create, shmget and shared "
+          "anonymous "
+          "mmap, or the memory limit can be dodged");
     if (const std::string_view call = refused_launch_call(spec); !call.empty())
       return usage_error(
           fmt::format("--seccomp: the profile refuses '{}', without which nothing can be started", call));

@@ -17,7 +17,24 @@ bool kills(const Action& action) {
          action.kind == ActionKind::trap;
 }
 
+constexpr std::uint64_t kMapSharedAnonymous = 0x21, kMapHugeTlb = 0x4'0000;
+// The kernel may back a few bytes with a whole huge page, whatever its settings say: MADV_COLLAPSE asks for one.
+constexpr std::uint64_t kHugePage = 2_MiB;
+
+bool accounted(const Plan& plan) { return plan.cgroup.version != CgroupVersion::none; }
+
 }  // namespace
+
+std::uint64_t shared_allowance(const Plan& plan) { return plan.policy.limits.memory / kSharedPartOfMemory; }
+
+std::optional<std::uint64_t> shared_mapping(const Plan& plan, const seccomp_data& call) {
+  if (plan.profile || accounted(plan) || syscall_name(kHostArch, call.nr) != "mmap") return std::nullopt;
+  if ((call.args[3] & kMapSharedAnonymous) != kMapSharedAnonymous || (call.args[3] & kMapHugeTlb) != 0)
+    return std::nullopt;
+  const std::uint64_t length = call.args[1];
+  if (length > UINT64_MAX - kHugePage) return std::nullopt;
+  return (length + kHugePage - 1) / kHugePage * kHugePage;
+}
 
 RefusalAnswer answer_refusal(const Plan& plan, const seccomp_data& call) {
   if (plan.profile) {
@@ -29,7 +46,12 @@ RefusalAnswer answer_refusal(const Plan& plan, const seccomp_data& call) {
   RefusalAnswer answer{refusal_errno(kHostArch, call), ""};
   if (entry == nullptr)
     answer.reason = "not on the list of calls that a guest may make; --seccomp FILE replaces that list";
-  else if (needs_accounted_memory(entry->condition) && plan.cgroup.version == CgroupVersion::none)
+  else if (shared_mapping(plan, call))
+    answer.reason = fmt::format(
+        "no cgroup counts shared anonymous memory here ({}): a run gets {} of it, each mapping counted in full and for "
+        "good; map a file of /dev/shm or private memory, or raise --memory",
+        plan.cgroup.why_none, format_size(shared_allowance(plan)));
+  else if (needs_accounted_memory(entry->condition) && !accounted(plan))
     answer.reason = fmt::format("{}, and here it is not: {}; pctx-sandbox doctor tells what would help", entry->reason,
                                 plan.cgroup.why_none);
   else

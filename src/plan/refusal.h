@@ -3,6 +3,8 @@
 
 #include <linux/seccomp.h>
 
+#include <cstdint>
+#include <optional>
 #include <string>
 
 #include "plan/plan.h"
@@ -16,6 +18,15 @@ struct RefusalAnswer {
 
 // For a call that comes to the supervisor: by our own list, or by the user's profile.
 RefusalAnswer answer_refusal(const Plan& plan, const seccomp_data& call);
+
+// Shared anonymous memory where no cgroup counts it. An object keeps its pages while one of them is mapped, so that no
+// watchdog sees the others; but none can outgrow its size, which mmap() is told in a register. So a box may have some:
+// every mapping counts in full, as if it were never given back, and all together get this share of the memory limit.
+inline constexpr std::uint64_t kSharedPartOfMemory = 4;
+std::uint64_t shared_allowance(const Plan& plan);
+
+// What the object behind such a mapping can hold at most; nullopt if the call makes none, or one of unknown size.
+std::optional<std::uint64_t> shared_mapping(const Plan& plan, const seccomp_data& call);
 
 // For which calls the filter sends SIGSYS instead of answering, in words; empty without a filter.
 std::string killed_calls(const Plan& plan);

@@ -39,14 +39,38 @@ TEST(Refusal, our_list_gives_its_reason) {
 TEST(Refusal, for_want_of_cgroups_it_says_why_there_are_none) {
   Plan plan;
   plan.cgroup = {.version = CgroupVersion::none, .why_none = "nobody lent one"};
-  for (const auto& call :
-       {call_of("memfd_create"), call_of("mmap", {0, 4096, 3, 0x21}), call_of("fcntl", {0, 1031}), call_of("shmget")}) {
+  for (const auto& call : {call_of("memfd_create"), call_of("mmap", {0, 4096, 3, 0x4'0021}),
+                           call_of("fcntl", {0, 1031}), call_of("shmget")}) {
     const RefusalAnswer answer = answer_refusal(plan, call);
     EXPECT_NE(answer.reason.find("only where memory is accounted"), std::string::npos) << answer.reason;
     EXPECT_NE(answer.reason.find("nobody lent one"), std::string::npos) << answer.reason;
     EXPECT_NE(answer.reason.find("pctx-sandbox doctor"), std::string::npos) << answer.reason;
   }
   EXPECT_EQ(answer_refusal(plan, call_of("ptrace")).reason.find("doctor"), std::string::npos);
+}
+
+TEST(Refusal, shared_memory_counts_in_full_and_in_huge_pages) {
+  Plan plan;
+  plan.policy.limits.memory = 64_MiB;
+  plan.cgroup = {.version = CgroupVersion::none, .why_none = "nobody lent one"};
+  EXPECT_EQ(shared_allowance(plan), 16_MiB);
+  const auto mapping = [&](std::uint64_t length, std::uint64_t flags) {
+    return shared_mapping(plan, call_of("mmap", {0, length, 3, flags}));
+  };
+  EXPECT_EQ(mapping(10, 0x21), 2_MiB);
+  EXPECT_EQ(mapping(2_MiB, 0x23), 2_MiB);
+  EXPECT_EQ(mapping(2_MiB + 1, 0x4021), 4_MiB);
+  EXPECT_EQ(mapping(~std::uint64_t{0}, 0x21), std::nullopt);
+  EXPECT_EQ(mapping(10, 0x22), std::nullopt) << "private";
+  EXPECT_EQ(mapping(10, 0x4'0021), std::nullopt) << "MAP_HUGETLB: of any size";
+  EXPECT_EQ(shared_mapping(plan, call_of("memfd_create", {0, 10, 3, 0x21})), std::nullopt);
+  const std::string reason = answer_refusal(plan, call_of("mmap", {0, 32_MiB, 3, 0x21})).reason;
+  EXPECT_NE(reason.find("nobody lent one"), std::string::npos) << reason;
+  EXPECT_NE(reason.find("16 MiB"), std::string::npos) << reason;
+  plan.cgroup.version = CgroupVersion::v2;
+  EXPECT_EQ(mapping(10, 0x21), std::nullopt) << "nothing is refused here";
+  EXPECT_EQ(shared_mapping(plan_with({{"mmap", Action::fail(EPERM)}}), call_of("mmap", {0, 10, 3, 0x21})), std::nullopt)
+      << "a profile's refusal is not ours to lift";
 }
 
 TEST(Refusal, a_profile_is_answered_as_it_says) {

@@ -237,7 +237,8 @@ const PolicyEntry* policy_entry(std::string_view name) {
 }
 
 bool needs_accounted_memory(Condition condition) {
-  return condition == memory_accounted || condition == mapping_flags || condition == pipe_size;
+  constexpr std::array kSuch{memory_accounted, mapping_flags, memfd_flags, segment_flags, file_command};
+  return std::find(kSuch.begin(), kSuch.end(), condition) != kSuch.end();
 }
 
 FilterSpec default_filter(Arch arch, const FilterOptions& options) {

@@ -36,7 +36,7 @@ enum class Condition : std::uint8_t {
   mknodat_mode,       // the same; mode is argument 2
   seccomp_flags,      // not NEW_LISTENER
   madvise_advice,     // not MADV_MERGEABLE
-  mapping_flags,      // not huge pages; not shared anonymous memory, unless memory is accounted
+  mapping_flags,      // not huge pages; not shared anonymous memory, unless accounted; see shared_allowance()
   memfd_flags,        // only if memory is accounted, and not of huge pages
   segment_flags,      // the same
   file_command,       // not F_NOTIFY; not F_SETPIPE_SZ, unless memory is accounted

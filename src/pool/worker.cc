@@ -242,6 +242,7 @@ void Worker::start_call(std::optional<Millis> timeout) {
 }
 
 void Worker::check_limits() {
+  meter_.count_shared(denials_.shared());
   if (over_limits(plan_, meter_, cgroup_, verdict_)) return kill();
   watch_ = loop_.after(kWatchInterval, [this] { check_limits(); });
 }

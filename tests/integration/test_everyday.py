@@ -33,6 +33,9 @@ STDLIB = {
     "tempfile": "import tempfile, os\nwith tempfile.TemporaryDirectory() as d: open(os.path.join(d, 'x'), 'w').close()",
     "signals": "import signal; signal.setitimer(signal.ITIMER_REAL, 0.01); signal.signal(signal.SIGALRM, lambda *a: print('alarm')); signal.pause()",
     "mmap": "import mmap\nwith open('/tmp/m', 'w+b') as f:\n    f.truncate(1 << 20); m = mmap.mmap(f.fileno(), 0); m[0] = 1; m.flush()",
+    "anonymous mmap": "import mmap, os; m = mmap.mmap(-1, 10); p = os.fork()\nif p == 0: m[0] = 7; os._exit(0)\n"
+    "os.waitpid(p, 0); assert m[0] == 7",
+    "shared arrays": "import multiprocessing as m; a = m.Array('i', 10); v = m.Value('d', 1.5); assert a[9] == 0 and v.value == 1.5",
     "locks": "import fcntl\nwith open('/tmp/l', 'w') as f: fcntl.flock(f, 2); fcntl.lockf(f, 2)",
     "pty": "import pty; assert pty.spawn(['true']) == 0",
     "select": "import select, os; r, w = os.pipe(); e = select.epoll(); e.register(r); os.write(w, b'x'); assert e.poll()",

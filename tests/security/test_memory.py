@@ -4,7 +4,7 @@ import pytest
 
 LIMIT = ("--memory", "64M", "--disk", "256M")
 EVERYWHERE = ["private", "thread", "tmp", "shm", "home", "children"]
-# Nothing but a cgroup sees these: where there is none, the call is refused.
+# Nothing but a cgroup sees these: where there is none, the call is refused; for shared memory, beyond a small part.
 ACCOUNTED = {"memfd": "memfd_create", "sysv": "shmget", "shared": "mmap"}
 PARKED = {
     "parked": "pages of a shared mapping that nobody maps any more",
@@ -47,6 +47,31 @@ def test_guest_cannot_park_memory_in(attack, kind):
     # A refusal of the call is as good as an end.
     assert (ended.kind, ended.limit) == ("out_of_memory", "memory") or "refused" in ended.stdout
     assert "held" not in ended.stdout
+
+
+SHARED = """
+import mmap, time
+for n in range({count}):
+    try: area = mmap.mmap(-1, 4 << 20)
+    except PermissionError: print("refused"); break
+    area.write(bytes(4 << 20)); area.close(); print("mapped")
+private = bytearray({private} << 20)
+time.sleep({stays})
+"""
+
+
+def test_shared_memory_that_no_cgroup_counts_is_counted_as_if_it_stayed(inside, layers, stays):
+    def run(count, private):
+        ended = inside(SHARED.format(count=count, private=private, stays=stays), "--memory", "64M")
+        return ended.kind, ended.stdout.split(), [denial["detail"] for denial in ended.denied("mmap")]
+
+    if layers["cgroups"]["on"]:
+        assert run(5, 44) == ("exited", ["mapped"] * 5, [])
+        return
+    assert run(4, 1) == ("exited", ["mapped"] * 4, [])
+    assert run(5, 1) == ("exited", ["mapped"] * 4 + ["refused"], ["MAP_SHARED | MAP_ANONYMOUS"])
+    assert run(0, 46) == ("exited", [], [])
+    assert run(4, 46)[0] == "out_of_memory"
 
 
 def test_one_process_out_of_memory_ends_the_whole_box(inside):

@@ -82,6 +82,19 @@ def test_disk():
     assert sandbox(disk_mb=64)(in_tmp)(40) == 40
 
 
+def shared(megabytes):
+    import mmap
+
+    mmap.mmap(-1, megabytes << 20)[0] = 1
+    return megabytes
+
+
+def test_shared_memory_is_each_calls_own():
+    """Where no cgroup counts it a call gets a quarter of its memory, whatever calls before it had."""
+    function = sandbox(shared, memory_mb=128)
+    assert [function(24) for _ in range(3)] == [24] * 3
+
+
 def many_files(count):
     for number in range(count):
         open(f"/tmp/{number}", "w").close()
