@@ -13,6 +13,7 @@
 
 #include <fmt/format.h>
 
+#include "box/account.h"
 #include "box/cgroup.h"
 #include "box/janitor.h"
 #include "box/network.h"
@@ -82,6 +83,7 @@ class Supervisor {
 
  private:
   void kill_box();
+  void end_box();
   void on_status();
   void on_signal();
   void on_network(const StatusFrame& frame, FrameFds& fds);
@@ -112,6 +114,7 @@ class Supervisor {
   std::optional<FolderSnapshot> before_;
   Fd mnt_;
   Clock::time_point started_, next_check_, next_tick_;
+  std::optional<Clock::time_point> kill_at_;  // init has been told to end the box
   bool running_ = false;
   bool ended_ = false;  // init told us how the guest ended
   bool interrupted_ = false;
@@ -170,6 +173,16 @@ void Supervisor::kill_box() {
   }
 }
 
+// With a reason that goes into the Receipt. Where a cgroup has counted the box's time, nobody need be waited for.
+void Supervisor::end_box() {
+  if (kill_at_) return;
+  kill_at_ = Clock::now();
+  if (!cgroup_.counts_cpu() && order_end(box_.status.get()))
+    *kill_at_ += kEndPatience;
+  else
+    (void)abi::pidfd_send_signal(box_.pidfd.get(), SIGKILL);
+}
+
 void Supervisor::on_status() {
   StatusFrame frame{};
   FrameFds fds;
@@ -187,6 +200,7 @@ void Supervisor::on_status() {
       // sweeps.
       janitor_.release();
       cgroup_usage_ = cgroup_.usage();
+      meter_.measure_rest();
       // From here on its usage tells whether memory ran out: v1 also wakes whoever listens when a cgroup is removed.
       memory_event_.reset();
       // init is in none of v1's: they are empty now, unless the guest left processes behind.
@@ -253,7 +267,7 @@ void Supervisor::on_signal() {
     }
     forwarded_ = signal;
     // A guest that shrugs off the first Ctrl-C does not get to keep the terminal.
-    if (signal == SIGINT && std::exchange(interrupted_, true)) (void)abi::pidfd_send_signal(box_.pidfd.get(), SIGKILL);
+    if (signal == SIGINT && std::exchange(interrupted_, true)) end_box();
     if (box_.status) (void)send_frame(box_.status.get(), {Message::signal, Step::handshake, 0, 0, signal});
   }
 }
@@ -273,14 +287,18 @@ void Supervisor::check_limits() {
     next_tick_ = now + kTick;
     if (!options_.tick()) over = true;
   }
-  if (over) (void)abi::pidfd_send_signal(box_.pidfd.get(), SIGKILL);
+  if (over) end_box();
+  if (kill_at_ && now >= *kill_at_) (void)abi::pidfd_send_signal(box_.pidfd.get(), SIGKILL);
 }
 
 // Milliseconds until something must be looked at without an event.
 int Supervisor::wait_budget() const {
   const auto now = Clock::now();
   auto until = now + std::chrono::hours{1};
-  if (plan_.policy.limits.timeout.count() > 0) until = std::min(until, started_ + plan_.policy.limits.timeout);
+  if (kill_at_)
+    until = std::min(until, std::max(*kill_at_, now + Millis{1}));
+  else if (plan_.policy.limits.timeout.count() > 0)
+    until = std::min(until, started_ + plan_.policy.limits.timeout);
   if (plan_.watchdog.any()) until = std::min(until, std::max(next_check_, now + Millis{1}));
   if (options_.tick) until = std::min(until, std::max(next_tick_, now + Millis{1}));
   if (denials_.slowed(now)) until = std::min(until, now + Millis{1});
@@ -325,7 +343,8 @@ Result<void> Supervisor::supervise() {
     if (ready(signal)) on_signal();
     if (ready(memory)) {
       verdict_.memory_over = true;
-      (void)abi::pidfd_send_signal(box_.pidfd.get(), SIGKILL);
+      memory_event_.reset();
+      end_box();
     }
     // POLLHUP without POLLIN: the last process under the filter is gone.
     if ((fds[denial].revents & POLLIN) != 0)
@@ -369,6 +388,7 @@ Result<Ending> Supervisor::finish() {
   // Here, and not only in check_limits: the byte too much may have come with the news of the end.
   if (budget_.exceeded) verdict_.output_over = true;
   raw_.leave();
+  const bool has_cgroup = plan_.cgroup.version != CgroupVersion::none;
   const CgroupUsage cgroup = ended_ ? cgroup_usage_ : cgroup_.usage();
   janitor_.release();
   auto removed = cgroup_.remove();
@@ -390,12 +410,13 @@ Result<Ending> Supervisor::finish() {
   receipt.network = std::move(record_);
   receipt.attempts_recorded = attempts_seen_;
   Usage& usage = receipt.usage;
-  const auto millis = [](const timeval& time) { return Millis{time.tv_sec * 1000 + time.tv_usec / 1000}; };
-  // init reaped every process of the box, the kernel the rest: its rusage is the tree's.
-  usage.cpu = cgroup.cpu_microseconds ? Millis{static_cast<Millis::rep>(*cgroup.cpu_microseconds / 1000)}
-                                      : millis(usage_.ru_utime) + millis(usage_.ru_stime);
-  usage.peak_memory = cgroup.peak_memory;
-  if (!usage.peak_memory) usage.peak_memory = static_cast<std::uint64_t>(usage_.ru_maxrss) * 1024;
+  Account account{.cgroup = cgroup, .has_cgroup = has_cgroup, .watched = meter_.highest()};
+  if (init_status == 0) {  // it has waited for everybody else
+    const auto millis = [](const timeval& time) { return Millis{time.tv_sec * 1000 + time.tv_usec / 1000}; };
+    account.waited_cpu = millis(usage_.ru_utime) + millis(usage_.ru_stime);
+    account.largest_process = static_cast<std::uint64_t>(usage_.ru_maxrss) * 1024;
+  }
+  settle(account, usage);
   usage.stdout_bytes = out_.bytes();
   usage.stderr_bytes = err_.bytes();
   ending.captured_stdout = out_.captured();

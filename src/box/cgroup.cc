@@ -247,6 +247,13 @@ CgroupUsage BoxCgroup::usage() const {
   return usage;
 }
 
+bool BoxCgroup::counts_cpu() const { return usage().cpu_microseconds.has_value(); }
+
+std::optional<std::uint64_t> BoxCgroup::processes() const {
+  const Part* pids = part(version_ == CgroupVersion::v2 ? "" : "pids");
+  return pids != nullptr ? number(pids->directory.get(), "pids.current") : std::nullopt;
+}
+
 std::optional<std::uint64_t> BoxCgroup::memory() const {
   if (parts_.empty()) return std::nullopt;
   return number(parts_[0].directory.get(), version_ == CgroupVersion::v2 ? "memory.current" : "memory.usage_in_bytes");

@@ -48,7 +48,9 @@ class BoxCgroup {
   // v1: readable when the box runs out of memory (v2 kills the whole group by itself).
   Fd watch_memory() const;
   CgroupUsage usage() const;
-  std::optional<std::uint64_t> memory() const;  // at this moment
+  bool counts_cpu() const;
+  std::optional<std::uint64_t> processes() const;  // at this moment, each thread for one
+  std::optional<std::uint64_t> memory() const;     // at this moment
   void kill() const;
   // Removes what no process is in, without waiting.
   void remove_empty();

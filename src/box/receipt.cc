@@ -57,7 +57,7 @@ Json receipt_json(const Receipt& receipt) {
     json["limits"][limit.limit] = {{"value", limit.value}, {"by", limit.by}};
   const Usage& usage = receipt.usage;
   json["usage"] = {{"wall_ms", usage.wall.count()},
-                   {"cpu_ms", usage.cpu.count()},
+                   {"cpu_ms", usage.cpu ? Json(usage.cpu->count()) : Json()},
                    {"peak_memory_bytes", usage.peak_memory ? Json(*usage.peak_memory) : Json()},
                    {"stdout_bytes", usage.stdout_bytes},
                    {"stderr_bytes", usage.stderr_bytes}};

@@ -17,7 +17,7 @@ namespace pctx {
 
 struct Usage {
   Millis wall{0};
-  Millis cpu{0};
+  std::optional<Millis> cpu;  // these two: nothing if nobody counted
   std::optional<std::uint64_t> peak_memory;
   std::uint64_t stdout_bytes = 0;
   std::uint64_t stderr_bytes = 0;

@@ -21,7 +21,10 @@
 namespace pctx {
 namespace {
 
+using Clock = std::chrono::steady_clock;
+
 constexpr unsigned kCloseLookEvery = 4;  // reading every mapping and socket is dearer than the rest together
+constexpr int kExactShare = 20;          // an exact look for the sake of a new highest takes 1/20 of our time at most
 
 // "Name:   123 kB" in bytes.
 std::uint64_t kilobytes(const std::string& text, const char* name) {
@@ -130,6 +133,10 @@ CpuTicks cpu_ticks(int proc, const std::string& pid) {
   return ticks;
 }
 
+Millis duration(std::uint64_t ticks) {
+  return Millis{static_cast<Millis::rep>(ticks * 1000 / static_cast<std::uint64_t>(::sysconf(_SC_CLK_TCK)))};
+}
+
 std::uint64_t threads(int proc, const std::string& pid) {
   const auto status = sys::try_read_file(pid + "/status", 16384, proc);
   const std::size_t at = status ? status->find("Threads:") : std::string::npos;
@@ -144,28 +151,45 @@ std::uint64_t resident_memory(pid_t pid) {
   return holder.hidden ? UINT64_MAX : holder.resident.own + holder.resident.shared;
 }
 
+Millis waited_for(pid_t pid) {
+  const Fd proc{::open("/proc", O_PATH | O_DIRECTORY | O_CLOEXEC)};
+  return duration(cpu_ticks(proc.get(), std::to_string(pid)).children);
+}
+
+std::uint64_t TreeMeter::stored() const {
+  struct statfs space {};
+  if (::fstatfs(scratch_.get(), &space) != 0) return 0;
+  return (space.f_blocks - space.f_bfree) * static_cast<std::uint64_t>(space.f_bsize);
+}
+
+void TreeMeter::measure_rest() {
+  if (highest_) highest_->memory = std::max(highest_->memory, stored());
+}
+
+std::size_t TreeMeter::processes() const {
+  const std::vector<std::string> all = numbered(proc_.get(), ".");
+  return all.size() - static_cast<std::size_t>(std::count(all.begin(), all.end(), "1"));
+}
+
 TreeUsage TreeMeter::measure(std::uint64_t memory_limit) {
   TreeUsage usage;
-  std::uint64_t stored = 0;
-  struct statfs space {};
-  if (::fstatfs(scratch_.get(), &space) == 0)
-    stored = (space.f_blocks - space.f_bfree) * static_cast<std::uint64_t>(space.f_bsize);
+  const std::uint64_t stored = this->stored();
   const std::vector<std::string> pids = numbered(proc_.get(), ".");
   if (pids.empty()) return usage;
   std::vector<std::string> holders;
   bool hidden = false;
 
   Resident sum;
-  const auto add = [&sum](const Resident& one) {
-    sum.own += one.own;
-    sum.shared += one.shared;
+  const auto add = [](Resident& to, const Resident& one) {
+    to.own += one.own;
+    to.shared += one.shared;
   };
   std::uint64_t own = 0, with_children = 0;
   std::map<std::string, std::uint64_t> living;
   for (const std::string& pid : pids) {
     Holder holder = memory_holder(proc_.get(), pid);
     hidden |= holder.hidden;
-    add(holder.resident);
+    add(sum, holder.resident);
     if (!holder.path.empty()) holders.push_back(std::move(holder.path));
     const CpuTicks ticks = cpu_ticks(proc_.get(), pid);
     own += ticks.own;
@@ -177,13 +201,8 @@ TreeUsage TreeMeter::measure(std::uint64_t memory_limit) {
     if (!living.contains(who)) dead_ticks_ += ticks;
   living_ticks_ = std::move(living);
   // A child that nobody waits for (SIGCHLD ignored) is in nobody's sum: then what we saw of it counts.
-  const std::uint64_t ticks = std::max(own + dead_ticks_, with_children);
-  usage.cpu = Millis{static_cast<Millis::rep>(ticks * 1000 / static_cast<std::uint64_t>(::sysconf(_SC_CLK_TCK)))};
+  usage.cpu = duration(std::max(own + dead_ticks_, with_children));
 
-  if (stored + sum.own + sum.shared > memory_limit) {
-    sum = {};
-    for (const std::string& holder : holders) add(proportional(proc_.get(), holder));
-  }
   if (looks_++ % kCloseLookEvery == 0) {
     std::map<std::string, std::uint64_t> objects;
     for (const std::string& holder : holders) shared_anonymous(proc_.get(), holder, objects);
@@ -193,10 +212,31 @@ TreeUsage TreeMeter::measure(std::uint64_t memory_limit) {
     const auto guest = std::find_if(pids.begin(), pids.end(), [](const std::string& pid) { return pid != "1"; });
     if (guest != pids.end()) in_sockets_ = sockets_.measure(proc_.get(), *guest);
   }
-  usage.memory = stored + sum.own + std::max(sum.shared, std::max(parked_, shared_) + in_sockets_);
+  const auto total = [&](const Resident& of, std::uint64_t granted) {
+    return stored + of.own + std::max(of.shared, std::max(parked_, granted) + in_sockets_);
+  };
+  const auto shares = [&] {
+    Resident exact;
+    for (const std::string& holder : holders) add(exact, proportional(proc_.get(), holder));
+    return exact;
+  };
+  if (!highest_) highest_.emplace();
+  usage.memory = total(sum, shared_);
+  const auto now = Clock::now();
+  if (usage.memory > memory_limit) {
+    const Resident exact = shares();
+    usage.memory = total(exact, shared_);
+    highest_->memory = std::max(highest_->memory, total(exact, 0));
+  } else if (usage.memory > highest_->memory && now >= next_exact_) {
+    highest_->memory = std::max(highest_->memory, total(shares(), 0));
+    const auto taken = Clock::now();
+    next_exact_ = taken + kExactShare * (taken - now);
+  }
   // What takes care not to be seen counts as too much.
   if (hidden) usage.memory = std::max(usage.memory, memory_limit + 1);
   last_memory_ = usage.memory;
+  highest_->cpu = std::max(highest_->cpu, usage.cpu);
+  highest_->processes = std::max(highest_->processes, usage.processes);
   return usage;
 }
 

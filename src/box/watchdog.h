@@ -1,9 +1,12 @@
 // Measures a box from outside by its own /proc and sockets: for limits that no cgroup binds.
 #pragma once
 
+#include <chrono>
 #include <cstdint>
 #include <map>
+#include <optional>
 #include <string>
+#include <vector>
 
 #include "base/fd.h"
 #include "base/units.h"
@@ -34,15 +37,25 @@ class TreeMeter {
   void count_shared(std::uint64_t granted) { shared_ = granted; }
 
   explicit operator bool() const { return static_cast<bool>(proc_); }
-  // `limit` is where counting shared pages twice starts to matter: only above it is the exact, dearer figure taken.
+  // `limit` is where counting shared pages twice starts to matter: above it the exact, dearer figure is taken. Also for
+  // a new highest, but then not so often that it costs.
   TreeUsage measure(std::uint64_t memory_limit);
   std::uint64_t last_memory() const { return last_memory_; }
+  std::size_t processes() const;  // beside init, at this moment
+  // Nothing before the first look.
+  std::optional<TreeUsage> highest() const { return highest_; }
+  // After the last process has ended: what it stored stays for a moment longer, and is known exactly.
+  void measure_rest();
 
  private:
+  std::uint64_t stored() const;
+
   Fd proc_, scratch_;
   SocketMeter sockets_;
   unsigned looks_ = 0;
   std::uint64_t last_memory_ = 0;
+  std::optional<TreeUsage> highest_;
+  std::chrono::steady_clock::time_point next_exact_{};
   std::uint64_t shared_ = 0;
   std::uint64_t parked_ = 0, in_sockets_ = 0;          // as of the last closer look
   std::map<std::string, std::uint64_t> living_ticks_;  // by pid and start time
@@ -51,6 +64,7 @@ class TreeMeter {
 
 // Of one process of ours, as the host's /proc shows it; 0 if it is gone, the most there is if it hides it.
 std::uint64_t resident_memory(pid_t pid);
+Millis waited_for(pid_t pid);  // CPU time of the children that it has waited for, in steps of some milliseconds
 
 // Looks once, and writes into the verdict what is over its limit of those that no cgroup binds; true if something is.
 bool over_limits(const Plan& plan, TreeMeter& meter, const BoxCgroup& cgroup, Verdict& verdict);

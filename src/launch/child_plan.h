@@ -56,6 +56,7 @@ enum class Message : std::uint32_t {
   failure = 1,  // step, index, value = errno
   ended = 2,    // value = wait status of the guest
   signal = 3,   // parent: value = signal for the guest
+  end = 4,      // parent: everybody is to be killed, and waited for
   tree,         // parent: + a detached mount for the operation `index`
   planned,      // parent: the plan is in the memory that we share
   go,           // parent: the ids are mapped
@@ -76,10 +77,11 @@ enum class Message : std::uint32_t {
   spent,        // from the maker, before orphan: what that process has used, in milliseconds of CPU
   binder,       // maker: + the socket of what lends folders
   mounted,      // binder: index = tag, value = errno
-  reaped,       // maker: index = tag of a box that is gone, value = milliseconds of CPU time
+  reaped,       // maker: index = tag of a box that is gone, value = milliseconds of CPU time, pad = 1 if they are all
 };
-// init.cc includes nothing of the engine and has these two numbers of its own.
-static_assert(static_cast<int>(Message::ended) == 2 && static_cast<int>(Message::signal) == 3);
+// init.cc includes nothing of the engine and has these numbers of its own.
+static_assert(static_cast<int>(Message::ended) == 2 && static_cast<int>(Message::signal) == 3 &&
+              static_cast<int>(Message::end) == 4);
 
 struct StatusFrame {
   Message kind;

@@ -1,6 +1,6 @@
 // pid 1 of a box: reaps orphans, passes signals on, reports how the guest ended, and takes the box down with it when
-// the guest ends or the supervisor goes. A program of its own without libc: it starts in a few pages, holds nothing of
-// the caller's, and is not dumpable, so the guest can neither read nor trace it.
+// the guest ends, the supervisor says so, or the supervisor goes. A program of its own without libc: it starts in a few
+// pages, holds nothing of the caller's, and is not dumpable, so the guest can neither read nor trace it.
 //
 // Descriptors (child_plan.h): 3 is the status socket, 4 the ready pipe that the guest waits on.
 #include <stddef.h>  // before linux/signal.h, which needs size_t in older headers
@@ -68,10 +68,12 @@ struct Frame {
   unsigned short index;
   int value;
 };
-enum : unsigned { kEnded = 2, kSignal = 3 };
+enum : unsigned { kEnded = 2, kSignal = 3, kEnd = 4 };
 constexpr int kStatus = 3;
 constexpr int kReady = 4;
-constexpr int kGuest = 2;  // the first process that pid 1 of a new namespace forks
+constexpr long kNoProcess = -3;  // ESRCH
+constexpr long kNoChild = -10;   // ECHILD
+constexpr int kGuest = 2;        // the first process that pid 1 of a new namespace forks
 
 struct PollFd {
   int fd;
@@ -82,15 +84,46 @@ struct PollFd {
   for (;;) call(kExitGroup, code);
 }
 
-void reap() {
+// One that has ended; 0 if there is none yet, or an error.
+long next_dead(int& status) { return call(kWait4, -1, reinterpret_cast<long>(&status), 1 /* WNOHANG */, 0); }
+
+void drain(int signals) {
+  char drained[128];
+  call(kRead, signals, reinterpret_cast<long>(drained), sizeof drained);
+}
+
+// The kernel kills what we leave behind, but waits for nobody then: what those have used is lost. We kill and wait
+// ourselves, and our own usage is the box's; exit code 0 says that it is. Should we not be allowed to, or should it
+// take too long, the kernel's way is still there.
+[[noreturn]] void end_everybody(int signals) {
+  long killed = call(kKill, -1, SIGKILL);
+  for (int idle = 0; idle < 5000 && (killed == 0 || killed == kNoProcess);) {
+    int status = 0;
+    long pid;
+    while ((pid = next_dead(status)) > 0) idle = 0;
+    // Not everybody in a box is ours to wait for: a Worker is its maker's, and what it leaves comes to us after its
+    // end.
+    if (pid == kNoChild && (killed = call(kKill, -1, SIGKILL)) == kNoProcess) leave(0);
+    PollFd fd{signals, 1 /* POLLIN */, 0};
+    const long moment[2] = {0, 200'000};
+    if (call(kPpoll, reinterpret_cast<long>(&fd), 1, reinterpret_cast<long>(moment), 0) > 0)
+      drain(signals);
+    else
+      ++idle;
+  }
+  leave(1);
+}
+
+void reap(int signals) {
   int status = 0;
   long pid;
-  while ((pid = call(kWait4, -1, reinterpret_cast<long>(&status), 1 /* WNOHANG */, 0)) > 0) {
+  while ((pid = next_dead(status)) > 0) {
     if (pid != kGuest) continue;
     Frame frame{kEnded, 0, 0, 0, status};
     call(kWrite, kStatus, reinterpret_cast<long>(&frame), sizeof frame);
-    // The end of the main process ends the box: the kernel kills whatever it left behind.
-    leave(0);
+    // The end of the main process ends the box. Mostly nobody else is left.
+    if (next_dead(status) == kNoChild) leave(0);
+    end_everybody(signals);
   }
 }
 
@@ -120,15 +153,13 @@ extern "C" [[noreturn]] void _start() {
     // Whoever manages to break our waiting ends the box, not our watch over it.
     const long ready = call(kPpoll, reinterpret_cast<long>(fds), 2, 0, 0);
     if (ready < 0 && ready != -4 /* EINTR */) leave(1);
-    if (fds[1].revents != 0) {
-      char drained[128];
-      call(kRead, signals, reinterpret_cast<long>(drained), sizeof drained);
-    }
-    reap();
+    if (fds[1].revents != 0) drain(signals);
+    reap(signals);
     if (fds[0].revents != 0) {
       Frame frame;
       if (call(kRead, kStatus, reinterpret_cast<long>(&frame), sizeof frame) != sizeof frame) leave(1);
       if (frame.kind == kSignal) forward(frame.value);
+      if (frame.kind == kEnd) end_everybody(signals);
     }
   }
 }

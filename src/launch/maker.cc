@@ -247,7 +247,8 @@ void reap() noexcept {
       tell_orphan(pid, status, usage);
       continue;
     }
-    (void)send_frame(kControl, {Message::reaped, Step::fork, 0, entry->tag, cpu_of(usage)});
+    const std::uint8_t complete = status == 0 ? 1 : 0;  // init has waited for everybody else
+    (void)send_frame(kControl, {Message::reaped, Step::fork, complete, entry->tag, cpu_of(usage)});
     *entry = {};
   }
 }

@@ -29,4 +29,6 @@ void admit(const Spawned& box, std::span<const int> tasks) {
   (void)send_frame(box.guest_channel.get(), {Message::cgroups, Step::handshake, 0, 0, 0}, tasks.data(), tasks.size());
 }
 
+bool order_end(int status) { return status >= 0 && send_frame(status, {Message::end, Step::handshake, 0, 0, 0}); }
+
 }  // namespace pctx

@@ -42,6 +42,11 @@ enum class FrameRead { frame, nothing, end };
 using FrameFds = std::array<Fd, kMaxFrameFds>;
 FrameRead read_frame(int socket, StatusFrame& frame, FrameFds& fds);
 
+// Tells a box's init to kill everybody and to wait for them, so that its usage is the box's. False if it cannot hear
+// us. Should it not be gone in time, it is to be killed itself: the kernel ends the box then, and counts nobody.
+bool order_end(int status);
+inline constexpr Millis kEndPatience{1000};
+
 // Words for a failure that the child reported.
 Error describe_failure(const StatusFrame& frame, const Plan& plan, const Command& command);
 

@@ -115,7 +115,7 @@ void Pool::on_maker() {
   if (read == FrameRead::end) {
     loop_.forget(maker_.control.get());
     // It took all boxes along, and nobody else will tell.
-    for (const auto& each : workers_) each->on_reaped(Millis{0});
+    for (const auto& each : workers_) each->on_reaped({});
     return fail(unavailable("the maker of this pool's boxes has ended", "try again; see 'pctx-sandbox doctor'"));
   }
   const auto worker = [&]() -> Worker* {
@@ -177,7 +177,8 @@ void Pool::on_maker() {
     }
     case Message::reaped:
       if (frame.index == kZygoteTag && !cgroups_.empty()) cgroups_.pop_front();
-      if (Worker* found = worker()) found->on_reaped(Millis{frame.value});
+      if (Worker* found = worker())
+        found->on_reaped(frame.pad != 0 ? std::optional{Millis{frame.value}} : std::nullopt);
       break;
     default:
       break;

@@ -52,6 +52,7 @@ Worker::~Worker() {
   loop_.cancel(patience_);
   loop_.cancel(deadline_);
   loop_.cancel(watch_);
+  loop_.cancel(ending_);
   around_.mover.forget(moving_);
   around_.folders.forget(tag_);
   for (const Fd* fd : {&status_, &made_, &memory_event_, &socket_}) loop_.forget(fd->get());
@@ -267,10 +268,15 @@ void Worker::discard() {
   kill();
 }
 
+// At once, unless the Receipt needs the time of somebody whom nobody has waited for.
 void Worker::kill() {
   loop_.cancel(deadline_);
   loop_.cancel(watch_);
-  if (pidfd_) (void)abi::pidfd_send_signal(pidfd_.get(), SIGKILL);
+  if (!pidfd_ || ending_ != 0) return;
+  const auto kill_init = [this] { (void)abi::pidfd_send_signal(pidfd_.get(), SIGKILL); };
+  const bool counts = state_ == State::running && !discarded_ && !error_ && !all_known() && !cgroup_.counts_cpu();
+  if (!counts || !order_end(status_.get())) return kill_init();
+  ending_ = loop_.after(kEndPatience, kill_init);
 }
 
 void Worker::on_status() {
@@ -311,14 +317,23 @@ void Worker::on_exit(int wait_status) {
   verdict_.wait_status = wait_status;
   ended_at_ = Clock::now();
   usage_ = cgroup_.usage();
+  others_ = !usage_.cpu_microseconds && !was_all();
 }
 
-void Worker::on_reaped(Millis cpu) {
+void Worker::on_spent(Millis cpu) {
+  if (waited_cpu_) *waited_cpu_ += cpu;
+}
+
+void Worker::on_reaped(std::optional<Millis> cpu) {
   if (state_ == State::ended) return;
   loop_.cancel(patience_);
-  reaped_cpu_ += cpu;
+  if (cpu)
+    on_spent(*cpu);
+  else
+    waited_cpu_.reset();
   loop_.cancel(deadline_);
   loop_.cancel(watch_);
+  loop_.cancel(ending_);
   for (const Fd* fd : {&status_, &made_, &memory_event_, &socket_}) loop_.forget(fd->get());
   if (!told_) {
     verdict_.wait_status = SIGKILL;
@@ -344,11 +359,19 @@ void Worker::end() {
   });
 }
 
-// What is left of it may go on writing until its box is dead.
+// Nobody is left in the box but its init, which has taken over nobody's account: all is in that of the Worker's own
+// process. Where nothing tells, that need not be so.
+bool Worker::was_all() const {
+  const auto living = cgroup_.processes();
+  const bool alone = living ? *living <= 1 : meter_ && meter_.processes() == 0;
+  return alone && waited_for(init_).count() == 0;
+}
+
+// What is left of it may go on writing until its box is dead, and its time is known then.
 bool Worker::all_known() const {
   const auto& binds = plan_.policy.binds;
   const bool writes = mnt_ || std::any_of(binds.begin(), binds.end(), [](const Bind& bind) { return bind.writable; });
-  return told_ && !writes && !plan_.network;
+  return told_ && !writes && !plan_.network && !others_;
 }
 
 Ending Worker::ending() const {
@@ -367,9 +390,11 @@ Ending Worker::ending() const {
   if (plan_.network) receipt.network = record_.value_or(NetworkRecord{.connections = {}, .complete = false});
   receipt.attempts_recorded = attempts_seen_;
   receipt.usage.wall = std::chrono::round<Millis>(ended_at_ - started_);
-  receipt.usage.cpu =
-      usage_.cpu_microseconds ? Millis{static_cast<Millis::rep>(*usage_.cpu_microseconds / 1000)} : reaped_cpu_;
-  receipt.usage.peak_memory = usage_.peak_memory;
+  settle({.cgroup = usage_,
+          .has_cgroup = plan_.cgroup.version != CgroupVersion::none,
+          .waited_cpu = waited_cpu_,
+          .watched = meter_.highest()},
+         receipt.usage);
   if (before_)
     if (auto after = take_snapshot(mnt_.get(), {}); after) ending.changes = diff(*before_, *after);
   return ending;

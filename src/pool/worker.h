@@ -7,6 +7,7 @@
 #include <string>
 
 #include "base/fd.h"
+#include "box/account.h"
 #include "box/cgroup.h"
 #include "box/network.h"
 #include "box/outcome.h"
@@ -64,10 +65,10 @@ class Worker {
   void on_cut(Fd pidfd, int error);       // the maker's answer
   Result<std::vector<int>> fork_order();  // what the Zygote needs
   void on_forked(int error);              // the Zygote's answer
-  void on_spent(Millis cpu) { reaped_cpu_ += cpu; }
-  void on_exit(int wait_status);  // the Worker's process is gone, its box is not yet
-  void on_reaped(Millis cpu);     // its box is
-  Lease lease();                  // the descriptors stay ours until `handed_over`
+  void on_spent(Millis cpu);
+  void on_exit(int wait_status);              // the Worker's process is gone, its box is not yet
+  void on_reaped(std::optional<Millis> cpu);  // its box is; nothing if not everybody was waited for
+  Lease lease();                              // the descriptors stay ours until `handed_over`
   void handed_over();
   // Between lease and start: the caller's folder, at /mnt.
   Result<void> lend_folder(const std::string& path, std::function<void(const Result<void>&)> done);
@@ -98,6 +99,7 @@ class Worker {
   Result<void> inspect();
   void on_network(const StatusFrame& frame, FrameFds& fds);
   void end();
+  bool was_all() const;
   void watch_folder();                     // what changes there from here on is the call's doing
   void admit(std::optional<pid_t> moved);  // to those that wait for a call
 
@@ -122,17 +124,18 @@ class Worker {
   std::optional<NetworkRecord> record_;
   std::shared_ptr<bool> alive_ = std::make_shared<bool>(true);  // for answers that may come after us
   Mover::Ticket moving_ = 0;
-  sys::Loop::TimerId deadline_ = 0, watch_ = 0, patience_ = 0;
+  sys::Loop::TimerId deadline_ = 0, watch_ = 0, patience_ = 0, ending_ = 0;
   Verdict verdict_;
   Millis timeout_{0};
-  bool told_ = false;  // we know how it ended
+  bool told_ = false;    // we know how it ended
+  bool others_ = false;  // and others, dead or alive, may have used what is not in its account
   bool lent_ = false, discarded_ = false;
   pid_t zygote_ = -1;  // that forked it
   DenialBook denials_;
   Fd mnt_;
   std::optional<FolderSnapshot> before_;
   CgroupUsage usage_;
-  Millis reaped_cpu_{0};
+  std::optional<Millis> waited_cpu_ = Millis{0};
   std::optional<Error> error_;
 };
 
