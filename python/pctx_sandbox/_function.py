@@ -115,6 +115,9 @@ class Prepared:
         receipt = end.get("receipt")
         if isinstance(receipt, dict) and self._spec is not None:
             receipt["backend"] = self._spec[1].backend.shown()
+        if isinstance(receipt, dict) and isinstance(receipt.get("usage"), dict):
+            # What went through our own hands, the Broker cannot know.
+            receipt["usage"].update(stdout_bytes=output.bytes["stdout"], stderr_bytes=output.bytes["stderr"])
         return Result(
             value,
             output.text("stdout"),

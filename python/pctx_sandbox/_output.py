@@ -49,6 +49,7 @@ class Output:
         self._keep = keep
         self._decoders: dict[str, codecs.IncrementalDecoder] = {}
         self._kept: dict[str, list[str]] = {}
+        self.bytes = {"stdout": 0, "stderr": 0}  # that the function wrote, as far as we read
 
     def pump(self, name: str, fd: int) -> bool:
         """Takes what is there. False at the end of the stream; OutputLimit when the function printed too much."""
@@ -57,6 +58,7 @@ class Output:
             return False
         allowed = data[: self._left] if len(data) > self._left else data
         self._left -= len(data)
+        self.bytes[name] += len(data)
         self._pass_on(name, allowed)
         if self._left < 0:
             raise OutputLimit

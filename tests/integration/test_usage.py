@@ -262,3 +262,10 @@ def test_peak_memory_of_a_call(own_broker):
     from pctx_sandbox import sandbox
 
     assert 200 * MIB <= peak({"receipt": sandbox(hold, memory_mb=1024).run().receipt}) < 300 * MIB
+
+
+def test_output_of_a_call_is_counted(own_broker):
+    from pctx_sandbox import sandbox
+
+    usage = sandbox(spin).run().receipt["usage"]
+    assert (usage["stdout_bytes"], usage["stderr_bytes"]) == (5, 0)
