@@ -6,6 +6,7 @@ The program is the one that PCTX_SANDBOX_BIN names, by default the release build
 import json
 import os
 import shutil
+import signal
 import subprocess
 import tempfile
 from pathlib import Path
@@ -130,6 +131,9 @@ def pytest_generate_tests(metafunc):
 
 
 def pytest_configure(config):
+    if signal.getsignal(signal.SIGHUP) is signal.SIG_IGN:
+        # Under nohup. What we start would inherit it; a handler keeps us alive as well, and ends at their exec.
+        signal.signal(signal.SIGHUP, lambda *_: None)
     for name, meaning in MARKERS.items():
         config.addinivalue_line("markers", f"{name}: {meaning}")
 

@@ -40,7 +40,11 @@ class SignalEvents {
   SignalEvents() {
     sigset_t wanted;
     ::sigemptyset(&wanted);
-    for (int signal : kForwarded) ::sigaddset(&wanted, signal);
+    struct sigaction hangup {};
+    (void)::sigaction(SIGHUP, nullptr, &hangup);
+    // Under nohup the guest outlives the terminal as we do: a signal that is not blocked stays ignored.
+    for (int signal : kForwarded)
+      if (signal != SIGHUP || hangup.sa_handler != SIG_IGN) ::sigaddset(&wanted, signal);
     ::sigaddset(&wanted, SIGWINCH);
     ::sigprocmask(SIG_BLOCK, &wanted, &before_);
     for (std::size_t i = 0; i < kIgnored.size(); ++i) ignored_before_[i] = ::signal(kIgnored[i], SIG_IGN);

@@ -2,6 +2,7 @@
 #include <unistd.h>
 
 #include <cerrno>
+#include <csignal>
 #include <cstdio>
 #include <cstdlib>
 
@@ -73,6 +74,8 @@ int take_string() {
 
 // What can still be thrown here is a mistake of ours or an empty memory: both may end us.
 int main(int argc, char** argv) {  // NOLINT(bugprone-exception-escape)
+  // A caller that ignores it would have the kernel wait for our children in our place, and us wait for ever.
+  (void)std::signal(SIGCHLD, SIG_DFL);
   open_standard_streams();
   // The guest of a self-check; no option, since nobody but the check types it.
   if (argc > 3 && std::string_view{argv[1]} == "selfcheck" && argv[2] == kInside)

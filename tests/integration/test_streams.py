@@ -78,9 +78,9 @@ def test_signals_ignored_by_the_caller_are_not_ignored_by_the_guest(pctx):
     assert held == 0
 
 
-def start(sandbox_bin, code, *options):
+def start(sandbox_bin, code, *options, prefix=()):
     process = subprocess.Popen(
-        [sandbox_bin, "run", "-q", *options, "--", "python3", "-u", "-c", code],
+        [*prefix, sandbox_bin, "run", "-q", *options, "--", "python3", "-u", "-c", code],
         stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
@@ -104,6 +104,15 @@ def test_signal_reaches_the_guest(sandbox_bin, name):
     process.send_signal(getattr(signal, name))
     out, _ = process.communicate(timeout=20)
     assert (process.returncode, out) == (5, f"got {int(getattr(signal, name))}\n")
+
+
+def test_under_nohup_the_guest_outlives_a_hangup(sandbox_bin):
+    """test_signal_reaches_the_guest is the control: without it the guest hears of the hangup."""
+    process = start(sandbox_bin, CATCH, prefix=["nohup"])
+    process.send_signal(signal.SIGHUP)
+    process.send_signal(signal.SIGUSR1)
+    out, _ = process.communicate(timeout=20)
+    assert (process.returncode, out) == (5, f"got {int(signal.SIGUSR1)}\n")
 
 
 def test_guest_that_does_not_handle_a_signal_ends_by_it(sandbox_bin):

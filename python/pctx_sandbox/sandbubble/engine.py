@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
 import threading
@@ -49,15 +50,22 @@ class Engine:
     def kill(self) -> None:
         with self._lock:
             if self.returncode is None:
-                os.kill(self.pid, signal.SIGKILL)
+                with contextlib.suppress(ProcessLookupError):  # only where the program ignores SIGCHLD
+                    os.kill(self.pid, signal.SIGKILL)
 
     def wait(self) -> int:
-        """Its exit status, or minus the signal that ended it."""
+        """Its exit status, or minus the signal that ended it.
+
+        0 where the program around us ignores SIGCHLD, or waits for every child itself: then nobody is told.
+        """
         if self.returncode is None:
-            os.waitid(os.P_PID, self.pid, os.WEXITED | os.WNOWAIT)  # it keeps its number until nobody can kill it
-            with self._lock:
-                if self.returncode is None:
-                    self.returncode = os.waitstatus_to_exitcode(os.waitpid(self.pid, 0)[1])
+            try:
+                os.waitid(os.P_PID, self.pid, os.WEXITED | os.WNOWAIT)  # it keeps its number until nobody can kill it
+                with self._lock:
+                    if self.returncode is None:
+                        self.returncode = os.waitstatus_to_exitcode(os.waitpid(self.pid, 0)[1])
+            except ChildProcessError:
+                self.returncode = 0
         return self.returncode
 
     def close_stdin(self) -> None:

@@ -1,0 +1,93 @@
+"""Whoever calls first starts the Broker of all callers: what binds this one, or is odd about it, stays its own."""
+
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+
+import pytest
+from pctx_sandbox.sandbubble import SandboxConfig, run_sandboxed
+
+EVERYWHERE = sorted(os.sched_getaffinity(0))
+
+# A caller of its own: what it is bound by, and what one of its calls sees.
+CALLER = """
+import json, os, resource, sys
+from pctx_sandbox import SandboxError, sandbox
+
+def traits():
+    import ctypes, os, resource
+    persona = ctypes.CDLL(None).personality(0xFFFFFFFF)
+    space = resource.getrlimit(resource.RLIMIT_AS)
+    return [sorted(os.sched_getaffinity(0)), os.getpriority(os.PRIO_PROCESS, 0), space[0], persona]
+
+try:
+    called = sandbox(cpus=int(sys.argv[1]), queue_timeout_sec=60)(traits)()
+except SandboxError as error:
+    called = str(error)
+print(json.dumps([traits(), called]))
+"""
+
+
+@pytest.fixture
+def call(sandbox_bin, tree):
+    """call(*prefix) makes one call in a new process behind this prefix: its own traits, and those of the call."""
+    folder = tempfile.mkdtemp(prefix="pctx-t-", dir="/tmp")
+    paths = [str(tree / "python"), *(path for path in sys.path if path)]
+    own = {"PCTX_SANDBOX_SOCKET": f"{folder}/s", "PCTX_SANDBOX_BINARY": sandbox_bin, "PYTHONPATH": ":".join(paths)}
+    env = os.environ | own
+
+    def run(*prefix, **options):
+        command = [*prefix, sys.executable, "-c", CALLER, str(len(EVERYWHERE))]
+        done = subprocess.run(command, env=env, capture_output=True, text=True, timeout=240, **options)
+        assert done.returncode == 0, done.stderr
+        return json.loads(done.stdout)
+
+    yield run
+    subprocess.run([sandbox_bin, "stop"], env=env, capture_output=True)
+    shutil.rmtree(folder)
+
+
+def test_one_that_blocks_signals_starts_a_broker_that_serves(call):
+    every = signal.valid_signals()
+    _, called = call(preexec_fn=lambda: signal.pthread_sigmask(signal.SIG_BLOCK, every))
+    assert isinstance(called, list), called
+
+
+def ignore_children():
+    signal.signal(signal.SIGCHLD, signal.SIG_IGN)
+
+
+def test_one_that_ignores_its_children_is_served_and_so_are_others(call):
+    _, called = call(preexec_fn=ignore_children)
+    assert isinstance(called, list), called
+    assert isinstance(call()[1], list)
+
+
+@pytest.mark.parametrize("words", [["run", "-q", "--timeout", "60s", "--", "sh", "-c", "exit 7"], ["doctor"]])
+def test_a_command_of_one_that_ignores_its_children_ends_as_any_other(pctx, words):
+    ignored = pctx(*words, preexec_fn=ignore_children)
+    assert ignored.returncode == pctx(*words).returncode == {"run": 7}.get(words[0], 0)
+
+
+@pytest.mark.parametrize("warm", [True, False], ids=["warm", "cold"])
+def test_a_script_of_one_that_ignores_its_children_is_reported_as_any_other(own_broker, virtualenv, warm):
+    conf = SandboxConfig(venv_path=virtualenv)
+    before = signal.signal(signal.SIGCHLD, signal.SIG_IGN)
+    try:
+        with pytest.raises(ChildProcessError):  # the control: nobody learns how a child has ended
+            os.waitpid(os.posix_spawn("/bin/true", ["true"], {}), 0)
+        ended, _ = run_sandboxed(conf, code="print(7); raise SystemExit(3)", timeout=120, warm=warm)
+    finally:
+        signal.signal(signal.SIGCHLD, before)
+    assert (ended.returncode, ended.stdout) == (3, "7\n")
+
+
+@pytest.fixture(scope="module")
+def virtualenv(tmp_path_factory):
+    path = tmp_path_factory.mktemp("first-caller") / "venv"
+    subprocess.run([sys.executable, "-m", "venv", "--without-pip", str(path)], check=True)
+    return path
