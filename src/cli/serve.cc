@@ -1,6 +1,7 @@
 // The verbs around the Broker: serve, status, stop, restart.
 #include <fcntl.h>
 #include <sched.h>
+#include <sys/personality.h>
 #include <sys/prctl.h>
 #include <sys/resource.h>
 #include <sys/socket.h>
@@ -10,6 +11,7 @@
 #include <algorithm>
 #include <csignal>
 #include <cstdio>
+#include <cstring>
 #include <ctime>
 #include <functional>
 
@@ -72,15 +74,40 @@ void give_way_to_callers() {
 
 // Every Worker takes a dozen descriptors here; the usual soft limit of 1024 is reached with less than 64 of them and
 // their callers. Guests have a limit of their own.
-void allow_descriptors() {
+Result<void> allow_descriptors() {
+  constexpr rlim_t kFewest = 256, kEnough = 65536;
   rlimit files{};
-  if (::getrlimit(RLIMIT_NOFILE, &files) != 0) return;
-  files.rlim_cur = std::min<rlim_t>(files.rlim_max, 65536);
+  if (::getrlimit(RLIMIT_NOFILE, &files) != 0) return {};
+  if (files.rlim_max < kFewest)
+    return unavailable(
+        fmt::format("the Broker needs {} open files, and the hard limit here is {}", kFewest, files.rlim_max),
+        "raise it (ulimit -Hn), or start the Broker where it is higher: pctx-sandbox serve");
+  files.rlim_cur = std::min(files.rlim_max, kEnough);
   (void)::setrlimit(RLIMIT_NOFILE, &files);
+  return {};
+}
+
+// Whoever calls first starts the Broker of all callers of this user: what binds that one must not bind the others.
+// What the kernel does not give back stays: hard limits, and niceness without the right to less of it.
+void shed_what_binds_the_caller() {
+  cpu_set_t all;
+  std::memset(&all, 0xff, sizeof all);  // those of our cpuset, that is
+  (void)::sched_setaffinity(0, sizeof all, &all);
+  (void)::setpriority(PRIO_PROCESS, 0, 0);
+  (void)::personality(PER_LINUX);  // `setarch -R`: Workers at addresses that anybody can guess
+  for (const auto resource : {RLIMIT_AS, RLIMIT_DATA, RLIMIT_FSIZE, RLIMIT_CPU, RLIMIT_NPROC}) {
+    rlimit limit{};
+    if (::getrlimit(resource, &limit) != 0) continue;
+    limit.rlim_cur = limit.rlim_max;
+    (void)::setrlimit(resource, &limit);
+  }
+  sigset_t none;
+  ::sigemptyset(&none);
+  ::sigprocmask(SIG_SETMASK, &none, nullptr);
 }
 
 int serve_here(const BrokerAddress& address, Bound bound, const BrokerOptions& options) {
-  allow_descriptors();
+  if (auto allowed = allow_descriptors(); !allowed) return complain(allowed.error());
   settle_in_scope(probe_host().cgroup);
   start_sweeper();
   (void)::prctl(PR_SET_NAME, kBrokerProcess);
@@ -99,9 +126,12 @@ int serve_behind(const BrokerAddress& address, const BrokerOptions& options) {
   if (pid < 0) return complain(os_error("cannot start the Broker"));
   if (pid == 0) {
     ::setsid();
+    shed_what_binds_the_caller();
     auto bound = bind_broker(address);
-    if (!bound) {
-      (void)complain(bound.error());
+    // Said while somebody listens.
+    auto allowed = bound && *bound ? allow_descriptors() : Result<void>{};
+    if (!bound || !allowed) {
+      (void)complain(bound ? allowed.error() : bound.error());
       ::_exit(kFailed);
     }
     const int null = ::open("/dev/null", O_RDWR);

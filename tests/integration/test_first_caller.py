@@ -2,6 +2,7 @@
 
 import json
 import os
+import resource
 import shutil
 import signal
 import subprocess
@@ -49,6 +50,44 @@ def call(sandbox_bin, tree):
     yield run
     subprocess.run([sandbox_bin, "stop"], env=env, capture_output=True)
     shutil.rmtree(folder)
+
+
+def test_its_processors_bind_no_call(call, skip_unless):
+    skip_unless(len(EVERYWHERE) > 1, "two processors")
+    own, called = call("taskset", "-c", str(EVERYWHERE[0]))
+    assert own[0] == EVERYWHERE[:1]  # the control: it is bound
+    assert called[0] == call()[1][0] == EVERYWHERE
+
+
+@pytest.mark.root_only
+def test_its_niceness_binds_no_call(call):
+    own, called = call("nice", "-n", "15")
+    assert own[1] >= 15
+    assert called[1] == call()[1][1] == 0
+
+
+def test_its_soft_limits_bind_no_call(call):
+    soft = 8 << 30
+    own, called = call(preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_AS, (soft, resource.RLIM_INFINITY)))
+    assert own[2] == soft
+    assert called[2] == call()[1][2] == resource.RLIM_INFINITY
+
+
+def test_its_persona_is_no_calls(call, skip_unless):
+    """Without random addresses an attack on one Worker works on all."""
+    skip_unless(
+        subprocess.run(["setarch", "-R", "true"]).returncode == 0, "a host that lets a process choose a persona"
+    )
+    no_randomization = 0x0040000
+    own, called = call("setarch", "-R")
+    assert own[3] & no_randomization
+    assert called[3] == call()[1][3] == 0
+
+
+def test_one_with_too_few_descriptors_is_told_so_and_starts_none(call):
+    _, called = call(preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_NOFILE, (40, 40)))
+    assert "needs 256 open files, and the hard limit here is 40" in called and "hint: raise it" in called
+    assert isinstance(call()[1], list)  # the next one has a Broker that serves
 
 
 def test_one_that_blocks_signals_starts_a_broker_that_serves(call):
