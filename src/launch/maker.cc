@@ -285,6 +285,8 @@ bool serve(const ChildPlan& plan) noexcept {
   const sched_param none{};
   (void)::syscall(SYS_sched_setscheduler, 0, SCHED_OTHER, &none);
   await_plan(plan);
+  // Where it was good for us to begin is nothing for what we make, which lasts.
+  if (plan.spread) (void)::syscall(SYS_sched_setaffinity, 0, sizeof plan.allowed, &plan.allowed);
   const int host_proc = ::open("/proc", O_PATH | O_DIRECTORY | O_CLOEXEC);
   enter_launch_profile(plan, host_proc);
   ::close(host_proc);

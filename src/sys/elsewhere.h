@@ -7,7 +7,8 @@
 
 namespace pctx::sys {
 
-// Lets `pid` run on the CPUs of `allowed` that the caller is not on. Best effort: it is about speed alone.
+// Lets `pid` run on the CPUs of `allowed` that the caller is not on. Best effort: it is about speed alone. Children
+// inherit it: `pid` goes back to all of `allowed` before it makes any that stay.
 inline void send_elsewhere(pid_t pid, const cpu_set_t& allowed) noexcept {
   cpu_set_t others = allowed;
   unsigned here = 0;

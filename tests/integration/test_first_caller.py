@@ -10,6 +10,7 @@ import sys
 import tempfile
 
 import pytest
+from pctx_sandbox import sandbox
 from pctx_sandbox.sandbubble import SandboxConfig, run_sandboxed
 
 EVERYWHERE = sorted(os.sched_getaffinity(0))
@@ -130,3 +131,18 @@ def virtualenv(tmp_path_factory):
     path = tmp_path_factory.mktemp("first-caller") / "venv"
     subprocess.run([sys.executable, "-m", "venv", "--without-pip", str(path)], check=True)
     return path
+
+
+def test_workers_may_use_every_processor(own_broker, virtualenv, skip_unless):
+    """What makes them begins where the Broker is not. Nothing of that is left for a call, as nothing is for a `run`."""
+    skip_unless(len(EVERYWHERE) > 1, "two processors")
+
+    @sandbox(cpus=len(EVERYWHERE))
+    def where():
+        return sorted(os.sched_getaffinity(0))
+
+    assert [where() for _ in range(4)] == [EVERYWHERE] * 4
+    conf = SandboxConfig(venv_path=virtualenv, limits={"cpus": len(EVERYWHERE)})
+    code = "import os; print(sorted(os.sched_getaffinity(0)), sorted(os.sched_getaffinity(1)))"
+    for _ in range(4):
+        assert run_sandboxed(conf, code=code, timeout=120)[0].stdout == f"{EVERYWHERE} {EVERYWHERE}\n"
