@@ -9,6 +9,7 @@
 #include <fmt/format.h>
 
 #include "launch/netlink.h"
+#include "launch/pick_cpus.h"
 #include "launch/spawn.h"
 #include "sys/files.h"
 #include "sys/kernel_abi.h"
@@ -37,18 +38,6 @@ std::vector<ResourceLimit> clamp(std::vector<ResourceLimit> limits) {
       limit.value = std::min(limit.value, own.rlim_max);
   }
   return limits;
-}
-
-cpu_set_t pick_cpus(const cpu_set_t& allowed, unsigned count) {
-  cpu_set_t chosen;
-  CPU_ZERO(&chosen);
-  // Not always the first ones: many boxes would share them.
-  const unsigned offset = static_cast<unsigned>(::getpid());
-  for (unsigned i = 0; i < CPU_SETSIZE && count > 0; ++i) {
-    const unsigned cpu = (i + offset) % CPU_SETSIZE;
-    if (CPU_ISSET(cpu, &allowed)) CPU_SET(cpu, &chosen), --count;
-  }
-  return chosen;
 }
 
 // "size=1,mode=2" as key, value, key, value.
@@ -150,7 +139,7 @@ Result<Lent> fill(const Plan& plan, const Command& command, SharedMemory& memory
   child.send_probes = plan.watchdog.any();
   child.workdir = memory.keep(plan.workdir);
   child.pin = plan.pin_cpus != 0;
-  child.cpus = child.pin ? pick_cpus(child.allowed, plan.pin_cpus) : child.allowed;
+  child.cpus = child.pin ? pick_cpus(child.allowed, plan.pin_cpus, static_cast<unsigned>(::getpid())) : child.allowed;
   child.rlimits = memory.array(rlimits);
   child.rlimit_count = rlimits.size();
   child.keyring = plan.keyring;

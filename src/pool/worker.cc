@@ -1,6 +1,7 @@
 #include "pool/worker.h"
 
 #include <fcntl.h>
+#include <sched.h>
 #include <sys/epoll.h>
 #include <sys/random.h>
 #include <sys/resource.h>
@@ -13,6 +14,7 @@
 #include <fmt/format.h>
 #include <poll.h>
 
+#include "launch/pick_cpus.h"
 #include "launch/spawn.h"
 #include "plan/refusal.h"
 #include "pool/inspect.h"
@@ -148,6 +150,14 @@ void Worker::on_forked(int error) {
   become(State::warming);
 }
 
+// Pinned it is already, like its Zygote and all others of that. As many CPUs, but others, are its own.
+void Worker::spread_over_cpus() {
+  cpu_set_t allowed;
+  if (plan_.pin_cpus == 0 || ::sched_getaffinity(0, sizeof allowed, &allowed) != 0) return;
+  const cpu_set_t chosen = pick_cpus(allowed, plan_.pin_cpus, static_cast<unsigned>(pid_));
+  (void)::sched_setaffinity(pid_, sizeof chosen, &chosen);
+}
+
 Result<void> Worker::inspect() {
   pid_ = PCTX_TRY(find_worker(around_.maker, init_, around_.known()));
   pid_below_ = PCTX_TRY(pctx::pid_below(pid_));
@@ -156,6 +166,7 @@ Result<void> Worker::inspect() {
   for (const ResourceLimit& limit : plan_.rlimits)
     if (limit.resource == RLIMIT_NPROC && ::prlimit(pid_, RLIMIT_NPROC, &processes, nullptr) != 0)
       return os_error("cannot limit the processes of a Worker");
+  spread_over_cpus();
   const std::vector<int> given{their_null_.get(), their_out_.get(), their_err_.get(), their_socket_.get()};
   return inspect_worker(pid_, init_, zygote_, given, plan_.workdir);
 }

@@ -97,6 +97,7 @@ class Worker {
   void on_ready_byte();
   void check_limits();
   Result<void> inspect();
+  void spread_over_cpus();
   void on_network(const StatusFrame& frame, FrameFds& fds);
   void end();
   bool was_all() const;

@@ -146,3 +146,23 @@ def test_workers_may_use_every_processor(own_broker, virtualenv, skip_unless):
     code = "import os; print(sorted(os.sched_getaffinity(0)), sorted(os.sched_getaffinity(1)))"
     for _ in range(4):
         assert run_sandboxed(conf, code=code, timeout=120)[0].stdout == f"{EVERYWHERE} {EVERYWHERE}\n"
+
+
+def test_where_calls_are_pinned_they_are_spread(own_broker, sandbox_bin, skip_unless):
+    """Without cgroups a CPU limit binds by pinning: each call to as many as it may have, not all to the same."""
+    skip_unless(len(EVERYWHERE) > 1, "two processors")
+    seen = subprocess.run([sandbox_bin, "run", "-q", "--json", "--", "true"], capture_output=True, text=True)
+    bound_by = json.loads(seen.stdout)["receipt"]["limits"]["cpus"]["by"]
+    skip_unless(bound_by == "pinning", f"a host where CPUs are bound by pinning; here it is {bound_by}")
+
+    @sandbox(cpus=1)
+    def where():
+        return sorted(os.sched_getaffinity(0))
+
+    look = [sandbox_bin, "run", "-q", "--cpus", "1", "--", "python3", "-c"]
+    look.append("import os; print(*os.sched_getaffinity(0))")
+    called = [where() for _ in range(24)]
+    run = [list(map(int, subprocess.run(look, capture_output=True, text=True).stdout.split())) for _ in range(24)]
+    for cpus in (called, run):
+        assert all(len(each) == 1 for each in cpus), cpus
+        assert len({each[0] for each in cpus}) > 1, cpus
