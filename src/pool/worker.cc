@@ -378,11 +378,12 @@ bool Worker::was_all() const {
   return alone && waited_for(init_).count() == 0;
 }
 
-// What is left of it may go on writing until its box is dead, and its time is known then.
+// What is left of it may go on writing, to files or to others, until its box is dead, and its time is known then.
 bool Worker::all_known() const {
   const auto& binds = plan_.policy.binds;
   const bool writes = mnt_ || std::any_of(binds.begin(), binds.end(), [](const Bind& bind) { return bind.writable; });
-  return told_ && !writes && !plan_.network && !others_;
+  const bool talks = plan_.network || !plan_.layer(Layer::network).on;
+  return told_ && !writes && !talks && !others_;
 }
 
 Ending Worker::ending() const {

@@ -8,10 +8,12 @@ import json
 import os
 import select
 import shutil
+import socket
 import subprocess
 import sys
 import tempfile
 import threading
+import time
 from pathlib import Path
 
 import pctx_sandbox
@@ -442,3 +444,38 @@ def test_a_script_that_ends_before_its_input_is_sent_runs_once(conf, tmp_path, m
     res, changed = run_sandboxed(conf, code=code, mnt_dir=str(tmp_path), stdin=b"y" * (4 << 20), timeout=300)
     assert (res.returncode, changed, len(held)) == (0, ["ran"], 1) and held[0].sent
     assert (tmp_path / "ran").read_text() == "x"
+
+
+SENDERS = """
+import os, socket, time
+ready, told = os.pipe()
+for _ in range(8):
+    if os.fork() == 0:
+        os.setsid()
+        for fd in (0, 1, 2): os.close(fd)
+        with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as sender:
+            sender.connect(("127.0.0.1", {port}))
+            os.write(told, b"x")
+            while True:
+                sender.send(repr(time.monotonic()).encode())
+                time.sleep(0.0001)
+for _ in range(8): os.read(ready, 1)
+"""
+
+
+def test_on_the_hosts_network_nothing_of_a_script_acts_after_its_end_is_told(conf):
+    """What it left behind is killed with its box. On the host's network others would still hear of it."""
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as heard:
+        heard.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 8 << 20)
+        heard.bind(("127.0.0.1", 0))
+        heard.setblocking(False)
+        code = SENDERS.format(port=heard.getsockname()[1])
+        for _ in range(12):
+            assert run_sandboxed(conf, code=code, timeout=120)[0].returncode == 0
+            told = time.monotonic()
+            time.sleep(0.1)
+            sent = []
+            with contextlib.suppress(BlockingIOError):
+                while True:
+                    sent.append(float(heard.recv(100)))
+            assert sent and max(sent) < told, max(sent, default=None)
