@@ -170,15 +170,17 @@ void Broker::lend_folder(Session& session, const std::string& path) {
     return (void)session.send_error("gone", unavailable("the Worker has ended", "try again"));
   // By the Worker and not by the session, which may be gone when the answer comes.
   const Worker* worker = session.worker;
-  auto ordered = session.worker->lend_folder(path, [this, worker](const Result<void>& lent) {
+  // Another Worker, of a pool that can lend folders, is as good: nothing has run.
+  const auto kind = [](const Error& error) { return error.code == EPIPE ? "gone" : "usage"; };
+  auto ordered = session.worker->lend_folder(path, [this, worker, kind](const Result<void>& lent) {
     const auto found = tenants_.find(worker);
     if (found == tenants_.end()) return;
     if (lent)
       (void)found->second->send(R"({"mounted": {}})");
     else
-      (void)found->second->send_error("usage", lent.error());
+      (void)found->second->send_error(kind(lent.error()), lent.error());
   });
-  if (!ordered) (void)session.send_error("usage", ordered.error());
+  if (!ordered) (void)session.send_error(kind(ordered.error()), ordered.error());
 }
 
 void Broker::release(Session& session) {

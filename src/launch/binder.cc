@@ -104,6 +104,12 @@ int start_binder(const ChildPlan& plan) noexcept {
   ::_exit(0);
 }
 
+Error binder_ended() {
+  Error error = unavailable("the process that lends folders has ended", "try again");
+  error.code = EPIPE;
+  return error;
+}
+
 Result<void> order_mount(int binder, std::uint16_t tag, const LentPath& folder, int mount_namespace, int tree) {
   MountOrder order{};
   order.tag = tag;
@@ -114,7 +120,7 @@ Result<void> order_mount(int binder, std::uint16_t tag, const LentPath& folder, 
   std::vector<int> fds{mount_namespace};
   if (tree >= 0) fds.push_back(tree);
   if (!wire::send(binder, {reinterpret_cast<const char*>(&order), sizeof order}, fds))
-    return unavailable("the process that lends folders has ended", "try again");
+    return errno == EPIPE ? binder_ended() : os_error("cannot reach the process that lends folders");
   return {};
 }
 

@@ -14,6 +14,9 @@ namespace pctx {
 // Between clone and exec: starts the process; what is returned is the end of its socket that is the Broker's.
 int start_binder(const ChildPlan& plan) noexcept;
 
+// Its end, by the code EPIPE.
+Error binder_ended();
+
 // Mounts `folder` at /mnt of the box whose mount namespace is given. `tree` is a detached mount of it that the Broker
 // has made itself, where that takes rights that only the Broker has; -1: the binder makes one. The answer is a
 // StatusFrame: Message::mounted, index = tag, value = errno.

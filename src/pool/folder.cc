@@ -17,9 +17,10 @@ namespace pctx {
 
 FolderLender::~FolderLender() { loop_.forget(binder_.get()); }
 
-void FolderLender::listen(Fd binder) {
+void FolderLender::listen(Fd binder, std::function<void()> ended) {
   loop_.forget(binder_.get());
   binder_ = std::move(binder);
+  ended_ = std::move(ended);
   loop_.watch(binder_.get(), EPOLLIN, [this](std::uint32_t) { on_answer(); });
 }
 
@@ -32,7 +33,7 @@ void FolderLender::on_answer() {
     loop_.forget(binder_.get());
     binder_.reset();
     for (const auto& [tag, done] : std::exchange(waiting_, {})) done(EPIPE);
-    return;
+    return ended_();
   }
   const auto found = waiting_.find(frame.index);
   if (found == waiting_.end()) return;
@@ -45,7 +46,7 @@ void FolderLender::forget(std::uint16_t tag) { waiting_.erase(tag); }
 
 Result<Fd> FolderLender::lend(const Plan& plan, pid_t init, std::uint16_t tag, const std::string& path,
                               std::function<void(int error)> done) {
-  if (!binder_) return unavailable("the process that lends folders has ended", "run `pctx-sandbox restart`");
+  if (!binder_) return binder_ended();
   LentPath folder = PCTX_TRY(look_at("mnt_dir", path));
   // The caller has resolved all links and looked where they lead. One that stands there now was put there since,
   // perhaps by a guest that has a folder above this one.

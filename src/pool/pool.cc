@@ -13,6 +13,7 @@
 #include <fmt/format.h>
 #include <nlohmann/json.hpp>
 
+#include "launch/binder.h"
 #include "launch/lend.h"
 #include "pool/inspect.h"
 #include "sys/files.h"
@@ -127,7 +128,8 @@ void Pool::on_maker() {
     case Message::failure:
       return fail(describe_failure(frame, plan_, command_));
     case Message::binder:
-      folders_.listen(std::move(fds[0]));
+      // Whoever made it cannot make another. Workers that are lent go on.
+      folders_.listen(std::move(fds[0]), [this] { fail(binder_ended()); });
       break;
     case Message::ready:
       if (auto cut = cut_zygote(); !cut) return fail(std::move(cut).error());

@@ -4,6 +4,7 @@ import os
 import signal
 import subprocess
 import sys
+import tempfile
 import textwrap
 import threading
 import time
@@ -11,6 +12,7 @@ from pathlib import Path
 
 import pytest
 from pctx_sandbox import SandboxError, sandbox
+from pctx_sandbox.sandbubble import SandboxConfig, run_sandboxed
 from waiting import in_time
 
 from broker import Broker, alive, children_of, comm, own_cgroups
@@ -189,6 +191,37 @@ def test_whoever_is_killed_the_call_ends_and_the_next_works(own, kind):
         assert in_time(lambda: not [each for each in everything if each != pid and alive(each) and kind == "broker"])
     if kind == "broker":
         assert in_time(lambda: not own_cgroups(pid)), own_cgroups(pid)
+
+
+def test_a_killed_binder_is_replaced_and_scripts_that_run_go_on(own, tmp_path):
+    """It alone sees the host's folders, and whoever made it cannot make another: the pool is replaced."""
+    subprocess.run([sys.executable, "-m", "venv", "--without-pip", str(tmp_path / "venv")], check=True)
+    conf = SandboxConfig(venv_path=tmp_path / "venv")
+    wait = "import os, time\nopen('/mnt/up', 'w').close()\nwhile not os.path.exists('/mnt/go'): time.sleep(0.05)"
+    ended = []
+    with tempfile.TemporaryDirectory(prefix="pctx-f-") as name:
+        folder = Path(name)
+        (folder / "first").mkdir()
+
+        def run(code, place):
+            return run_sandboxed(conf, code=code, mnt_dir=folder / place, timeout=120)
+
+        running = threading.Thread(target=lambda: ended.append(run(wait, "first")))
+        running.start()
+        assert in_time((folder / "first" / "up").exists, 60)
+        for number in range(3):
+            (place := folder / str(number)).mkdir()
+            assert run("open('/mnt/here', 'w').close()", place.name)[1] == ["here"]  # the control: this one lends
+            binders = [pid for maker in own.makers() for pid in children_of(maker) if comm(pid) == "pctx-binder"]
+            assert binders
+            for binder in binders:
+                own.kill(binder)
+            results = [run(f"open('/mnt/after{each}', 'w').close()", place.name) for each in range(3)]
+            assert [changed for _, changed in results] == [[f"after{each}"] for each in range(3)]
+        assert running.is_alive()
+        (folder / "first" / "go").touch()
+        running.join(60)
+    assert [result.returncode for result, _ in ended] == [0]
 
 
 @pytest.mark.parametrize("kind", ["worker", "init", "zygote", "maker", "broker"])
