@@ -1,9 +1,10 @@
 // The line as CLI11 reads it.
-#include <cstdio>
+#include <algorithm>
+#include <memory>
 
-#include <fmt/format.h>
 #include <CLI/CLI.hpp>
 
+#include "cli/mistake.h"
 #include "cli/verbs.h"
 
 // The initialisers of this library, which late_init.ld keeps from running when the program starts; none where a program
@@ -16,37 +17,77 @@ using Initialiser = void (*)(int argc, char** argv, char** envp);
 
 namespace pctx::cli {
 
+namespace {
+
+// CLI11 knows nothing of the words that a verb leaves to the guest.
+struct HelpText : CLI::Formatter {
+  std::string make_usage(const CLI::App* app, std::string name) const override {
+    std::string usage = Formatter::make_usage(app, std::move(name));
+    if (app->get_prefix_command()) usage.insert(usage.find_last_not_of('\n') + 1, " [--] CMD [ARG...]");
+    return usage;
+  }
+};
+
+struct CommandLine {
+  CLI::App app{"Runs code that nobody has read, in a box that has never run anything else.", "pctx-sandbox"};
+  int status = 0;
+  std::vector<std::string> verbs;  // of `help`
+
+  explicit CommandLine(const Words& words) {
+    app.formatter(std::make_shared<HelpText>());  // every verb takes it over
+    app.set_version_flag("--version", PCTX_VERSION, "Print the version");
+    app.require_subcommand(1);
+    app.set_help_all_flag("--help-all", "Print the help of every verb");
+    add_run(app, words, status);
+    add_explain(app, words, status);
+    add_env(app, words, status);
+    add_shell(app, words, status);
+    add_doctor(app, words, status);
+    add_selfcheck(app, words, status);
+    add_apparmor(app, status);
+    add_setup(app, status);
+    add_serve(app, words, status);
+    add_sandbubble(app, status);
+    add_lend(app, status);
+    add_carry(app, words, status);
+    add_completions(app, status);
+    // Only for those who ask how to ask: asked_for_help() reads the verbs.
+    app.add_subcommand("help", "Print this help, or that of a verb")
+        ->add_option("verb", verbs, "The verb, such as run or env build")
+        ->type_name("VERB");
+  }
+  CommandLine(const CommandLine&) = delete;
+  CommandLine& operator=(const CommandLine&) = delete;
+};
+
+// `help env build` is `env build --help`.
+Result<std::vector<std::string>> asked_for_help(const CLI::App& app, std::vector<std::string> verbs) {
+  verbs.erase(verbs.begin());
+  PCTX_TRY(find_verb(app, verbs));
+  verbs.emplace_back("--help");
+  return verbs;
+}
+
+}  // namespace
+
 int obey(const Words& words) {
   for (const Initialiser* each = pctx_late_init_begin; each != pctx_late_init_end; ++each) (*each)(0, nullptr, nullptr);
-  CLI::App app{"Runs code that nobody has read, in a box that has never run anything else.", "pctx-sandbox"};
-  app.set_version_flag("--version", PCTX_VERSION, "Print the version");
-  app.require_subcommand(1);
-  app.set_help_all_flag("--help-all", "Print the help of every verb");
-  int status = 0;
-  add_run(app, words, status);
-  add_explain(app, words, status);
-  add_env(app, words, status);
-  add_shell(app, words, status);
-  add_doctor(app, words, status);
-  add_selfcheck(app, words, status);
-  add_apparmor(app, status);
-  add_setup(app, status);
-  add_serve(app, words, status);
-  add_sandbubble(app, status);
-  add_lend(app, status);
-  add_carry(app, words, status);
-  add_completions(app, status);
-  app.add_subcommand("help", "Print this help")->callback([&] { fmt::print("{}", app.help()); });
-  try {
-    std::vector<std::string> reversed(words.options.rbegin(), words.options.rend());
-    app.parse(reversed);
-  } catch (const CLI::ParseError& error) {
-    if (error.get_exit_code() == 0) return app.exit(error);
-    fmt::print(stderr, "pctx-sandbox: {}\nhint: see 'pctx-sandbox help' and 'pctx-sandbox VERB --help'\n",
-               error.what());
-    return kFailed;
+  CommandLine line{words};
+  std::vector<std::string> typed = words.options;
+  const auto is_option = [](const std::string& word) { return word.starts_with('-'); };
+  if (!typed.empty() && typed[0] == "help" && std::none_of(typed.begin(), typed.end(), is_option)) {
+    auto help = asked_for_help(line.app, std::move(typed));
+    if (!help) return complain(help.error());
+    typed = *std::move(help);
   }
-  return status;
+  try {
+    line.app.parse(std::vector<std::string>(typed.rbegin(), typed.rend()));
+  } catch (const CLI::ParseError& error) {
+    if (error.get_exit_code() == 0) return line.app.exit(error);
+    // What could have been meant is among all the options, not only among those of this line.
+    return complain(explain_mistake(error, words.options, line.app, CommandLine{Words{}}.app));
+  }
+  return line.status;
 }
 
 }  // namespace pctx::cli

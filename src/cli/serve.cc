@@ -315,7 +315,10 @@ void add_serve(CLI::App& app, const Words& words, int& status) {
   serve->add_option("--idle", options->idle, "Leave after this many seconds without a call")->capture_default_str();
   serve->add_option("--max-workers", options->workers, "Keep at most this many Workers alive, over all pools")
       ->envname("PCTX_SANDBOX_MAX_WORKERS")
-      ->check(CLI::PositiveNumber)
+      ->check([](const std::string& text) {
+        const auto number = parse_count(text);
+        return number && *number > 0 ? std::string{} : fmt::format("'{}' is not a whole number above 0", text);
+      })
       ->capture_default_str();
   serve
       ->add_option("--memory-budget", options->memory,

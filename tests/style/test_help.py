@@ -50,6 +50,18 @@ def test_every_verb_has_help(verbs):
         assert len(text.splitlines()) >= 3, f"{verb} --help says nothing: {text!r}"
 
 
+def test_help_is_a_verb_too(pctx, verbs):
+    assert pctx("help").stdout == pctx("--help").stdout
+    for verb, text in verbs.items():
+        done = pctx("help", *verb.split())
+        assert (done.returncode, done.stdout) == (0, text), verb
+
+
+def test_usage_names_the_command_of_the_box(verbs):
+    for verb in ("run", "explain"):
+        assert f"Usage: pctx-sandbox {verb} [OPTIONS] [--] CMD [ARG...]\n" in verbs[verb]
+
+
 def test_every_option_has_a_description(verbs):
     for verb, text in verbs.items():
         described = options_in(text)
