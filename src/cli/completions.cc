@@ -5,6 +5,7 @@
 #include <fmt/format.h>
 #include <CLI/CLI.hpp>
 
+#include "backend/backend.h"
 #include "cli/verbs.h"
 #include "policy/layer.h"
 #include "sys/files.h"
@@ -35,6 +36,20 @@ std::vector<std::string> layer_names() {
   return names;
 }
 
+std::vector<std::string> backend_names() {
+  std::vector<std::string> names{"auto"};
+  for (const backend::Backend& each : backend::backends()) names.emplace_back(each.name);
+  return names;
+}
+
+std::vector<std::string> verb_names(const CLI::App* app) {
+  std::vector<std::string> names;
+  if (app == nullptr) return names;
+  for (const CLI::App* verb : app->get_subcommands([](const CLI::App*) { return true; }))
+    names.push_back(verb->get_name());
+  return names;
+}
+
 // "SHELL:{bash,fish,zsh}", which is how the parser describes a list of choices.
 std::vector<std::string> listed_choices(const std::string& type) {
   const std::size_t open = type.find('{'), close = type.rfind('}');
@@ -54,6 +69,7 @@ Word describe(const CLI::Option& option) {
   word.value = option.get_type_name();
   word.choices = listed_choices(word.value);
   if (word.value.starts_with("LAYER")) word.choices = layer_names();
+  if (word.value == "BACKEND") word.choices = backend_names();
   if (word.value.starts_with("MODE")) word.choices = {"none", "allow:", "host"};
   const bool list = word.value.find("...") != std::string::npos;
   word.takes = list                                                               ? Takes::list
@@ -68,7 +84,8 @@ Verb describe(const CLI::App& app) {
   Verb verb{app.get_name(), app.get_description(), {}, {}, app.get_prefix_command()};
   for (const CLI::Option* option : app.get_options()) {
     if (option->get_positional())
-      verb.choices = listed_choices(option->get_type_name());
+      verb.choices =
+          option->get_type_name() == "VERB" ? verb_names(app.get_parent()) : listed_choices(option->get_type_name());
     else
       verb.options.push_back(describe(*option));
   }

@@ -265,7 +265,7 @@ void add_env(CLI::App& app, const Words& words, int& status) {
   building->add_option("--timeout", arguments->timeout, "Wall-clock time of the build (default 600s)")
       ->type_name("TIME");
   building->add_option("--backend", arguments->backend, "For boxes of this backend, which may have to build it")
-      ->type_name("NAME");
+      ->type_name("BACKEND");
   building->add_flag("--json", arguments->json, "Print one JSON object: key, path, modules, packages");
   building->footer(
       "Prints the path. Exit status: 0; 1 if the packages cannot be had, with the resolver's own words\n"
@@ -280,7 +280,7 @@ void add_env(CLI::App& app, const Words& words, int& status) {
   const auto add_backend = [arguments](CLI::App* each) {
     each->add_option("--backend", arguments->backend,
                      "Those of this backend, which has its own where the host cannot build")
-        ->type_name("NAME");
+        ->type_name("BACKEND");
   };
   CLI::App* listing = verb->add_subcommand("list", "List Environments: key, size, last use, Python, requirements");
   listing->add_flag("--json", arguments->json, "Print a JSON array");

@@ -65,7 +65,7 @@ constexpr Option kOptions[] = {
     {kNetwork, "--net-connections", "N", &RunArguments::net_connections,
      "Connections that may be open at once (default 256)"},
     {kPolicy, "--policy", "FILE", &RunArguments::policy, "Read a policy (JSON); options override it"},
-    {kPolicy, "--backend", "NAME", &RunArguments::backend,
+    {kPolicy, "--backend", "BACKEND", &RunArguments::backend,
      "What makes the box: namespaces, podman, lima, or auto (default), the first of the first two that works"},
     {kPolicy, "--lend", "DIR", &RunArguments::lend,
      "With a container as backend: it has this folder itself, read-only, and --ro needs no copy; repeatable"},

@@ -308,7 +308,7 @@ void add_serve(CLI::App& app, const Words& words, int& status) {
   };
   const auto options = std::make_shared<Options>();
   const auto add_backend = [options](CLI::App* verb, const char* help) {
-    verb->add_option("--backend", options->backend, help)->type_name("NAME");
+    verb->add_option("--backend", options->backend, help)->type_name("BACKEND");
   };
   CLI::App* serve = app.add_subcommand("serve", "Start the Broker, which keeps Workers ready for @sandbox");
   serve->add_flag("--foreground", options->foreground, "Stay in this terminal until stopped");

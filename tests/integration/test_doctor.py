@@ -198,7 +198,10 @@ def test_bash_completes_verbs_options_and_values(complete, tmp_path):
     assert complete("run", "--mem") == {"--memory"}
     assert complete("run", "--network", "h") == complete("run", "--network", "=", "h") == {"host"}
     assert complete("run", "--require", "landlock,cgroups,ap") == {"landlock,cgroups,apparmor"}
+    assert complete("run", "--backend", "") == {"auto", "namespaces", "podman", "lima"}
+    assert complete("stop", "--backend", "p") == complete("env", "list", "--backend", "p") == {"podman"}
     assert complete("completions", "z") == {"zsh"}
+    assert complete("help", "do") == {"doctor"}
     assert complete("run", "--memory", "") == set(), "a size is not a file"
     (tmp_path / "folder").mkdir()
     (tmp_path / "file").touch()
