@@ -208,7 +208,7 @@ Result<void> set(const char* option, const std::optional<std::string>& text, Fie
 Result<Policy> to_policy(const RunArguments& a) {
   Policy policy;
   if (a.policy) {
-    const std::string text = PCTX_TRY(named("--policy", sys::read_file(*a.policy, kMaxPolicyBytes)));
+    const std::string text = PCTX_TRY(sys::read_named("--policy", *a.policy, kMaxPolicyBytes));
     policy = PCTX_TRY(policy_from_json(text));
   }
   Limits& limits = policy.limits;

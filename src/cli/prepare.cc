@@ -162,8 +162,9 @@ Result<void> resolve_command(const RunArguments& arguments, Prepared& prepared) 
       prepared.policy.binds.push_back({first, target, false});
       first = target;
     } else if (first.front() != '/') {
-      Error error = os_error(first);
+      Error error = os_error(fmt::format("the script {} cannot be read", first));
       error.kind = ErrorKind::usage;
+      error.hint = fmt::format("check its path; for a command of the box write pctx-sandbox run -- {}", first);
       return error;
     }
   }

@@ -29,7 +29,9 @@ Result<Fd> open_report(const std::optional<std::string>& path) {
   constexpr std::string_view kOpened = "/dev/fd/";
   if (!path) return Fd{};
   if (path->starts_with(kOpened)) return opened_by_caller(*path, std::string_view{*path}.substr(kOpened.size()));
-  return sys::open_at(AT_FDCWD, *path, O_WRONLY | O_CREAT | O_TRUNC | O_NOFOLLOW | O_NOCTTY, 0644);
+  auto file = sys::open_at(AT_FDCWD, *path, O_WRONLY | O_CREAT | O_TRUNC | O_NOFOLLOW | O_NOCTTY, 0644);
+  if (file) return file;
+  return sys::about_path("--report", std::move(file).error());
 }
 
 }  // namespace pctx::cli

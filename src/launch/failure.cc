@@ -24,6 +24,19 @@ std::string limit(const Plan& plan, std::size_t at) {
   return at < plan.rlimits.size() ? plan.rlimits[at].name : std::string{"?"};
 }
 
+Error place_failure(int code, const Plan& plan, std::size_t at) {
+  Error error = os_error(fmt::format("cannot make {} in the box", target(plan, at)), code);
+  if (code == EROFS) {
+    error.kind = ErrorKind::usage;
+    error.hint =
+        "it would lie in a folder that is lent read-only and does not have it: choose another place, for "
+        "example /data";
+  } else if (at < plan.root.size() && (plan.root[at].lent || plan.root[at].kind == RootOpKind::tmpfs)) {
+    error.hint = "choose another place in the box, for example /data";
+  }
+  return error;
+}
+
 Error exec_failure(int code, const Command& command) {
   const std::string name = command.argv.empty() ? "the interpreter" : command.argv[0];  // a pool's Zygote has none
   if (code == ENOENT)
@@ -71,7 +84,7 @@ Error describe_failure(const StatusFrame& frame, const Plan& plan, const Command
     case Step::attach:
       return explain_privilege_failure("cannot make the box's root", code);
     case Step::root_op:
-      return os_error(fmt::format("cannot make {} in the box", target(plan, at)), code);
+      return place_failure(code, plan, at);
     case Step::proc:
       return explain_proc_failure(code);
     case Step::setting:

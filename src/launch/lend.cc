@@ -19,20 +19,17 @@ namespace pctx {
 Result<LentPath> look_at(const char* option, const std::string& path) {
   std::array<char, PATH_MAX> resolved;
   struct stat status {};
+  if (path.empty())
+    return usage_error(fmt::format("{}: the path is empty", option), "name a file or folder of this host");
   if (::realpath(path.c_str(), resolved.data()) == nullptr || ::stat(resolved.data(), &status) != 0) {
-    Error error = os_error(fmt::format("{}: {}", option, path));
-    error.kind = ErrorKind::usage;
-    return error;
+    return sys::about_path(option, os_error(path));
   }
   LentPath lent{resolved.data(),        S_ISDIR(status.st_mode), status.st_uid, status.st_gid,
                 status.st_mode & 07777, status.st_ino,           status.st_dev};
   if (!lent.directory && !S_ISREG(status.st_mode))
     return usage_error(fmt::format("{}: {} is neither a file nor a folder", option, path),
                        "sockets and devices are never lent: a read-only mount does not stop connect() or ioctl()");
-  for (const char* refused : {"/", "/proc", "/sys", "/dev", "/run", "/var/run"})
-    if (lent.path == refused)
-      return usage_error(fmt::format("{}: {} is never lent as a whole", option, lent.path),
-                         "lend the files or folders that the guest needs");
+  PCTX_TRY(check_lendable(option, lent.path));
   return lent;
 }
 
@@ -41,12 +38,14 @@ Result<Plan> compile_here(Policy& policy, CompileInputs inputs, const CgroupHost
   inputs.instance = static_cast<std::uint32_t>(::getpid());
   if (policy.mnt) {
     inputs.mnt = PCTX_TRY(look_at("--mnt", *policy.mnt));
-    if (!inputs.mnt->directory) return usage_error(fmt::format("--mnt: {} is not a folder", *policy.mnt));
+    if (!inputs.mnt->directory)
+      return usage_error(fmt::format("--mnt: {} is not a folder", *policy.mnt), "lend a file with --ro or --rw");
     policy.mnt = inputs.mnt->path;
   }
   for (const Bind& bind : policy.binds)
     inputs.binds.push_back(PCTX_TRY(look_at(bind.writable ? "--rw" : "--ro", bind.source)));
-  if (policy.seccomp) inputs.seccomp_profile = PCTX_TRY(sys::read_file(*policy.seccomp, kMaxProfileBytes));
+  if (policy.seccomp)
+    inputs.seccomp_profile = PCTX_TRY(sys::read_named("--seccomp", *policy.seccomp, kMaxProfileBytes));
   if (policy.apparmor) {
     inputs.profile_mode = sys::profile_mode(inputs.pool ? zygote_profile(policy) : *policy.apparmor);
     inputs.launch_profile = sys::profile_mode(launch_profile(policy)).has_value();

@@ -91,6 +91,28 @@ TEST(Compile, golden_plans) {
   }
 }
 
+TEST(Compile, a_folder_is_never_planned_over_a_file_nor_a_file_over_a_folder) {
+  const LentPath folder{"/data", true, 0, 0, 0755}, file{"/f", false, 0, 0, 0644};
+  const auto planned = [](const LentPath& lent, const char* target) {
+    Policy policy;
+    policy.binds = {{lent.path, target, false}};
+    return compile(policy, root_host(), {.binds = {lent}});
+  };
+  EXPECT_TRUE(planned(folder, "/data"));
+  EXPECT_TRUE(planned(file, "/etc/passwd"));
+  EXPECT_TRUE(planned(file, "/home/sandbox/f"));
+  EXPECT_TRUE(planned(folder, "/home/sandbox"));
+  for (const auto& [lent, target] : {std::pair{folder, "/etc/passwd"},
+                                     {folder, "/etc/passwd/x"},
+                                     {file, "/etc/passwd/x"},
+                                     {file, "/home/sandbox"},
+                                     {file, "/usr"}}) {
+    const auto plan = planned(lent, target);
+    ASSERT_FALSE(plan) << target;
+    EXPECT_NE(plan.error().what.find(std::string{target} + " cannot be a "), std::string::npos) << plan.error().what;
+  }
+}
+
 TEST(Compile, all_namespaces_are_new) {
   const auto plan = compile({}, root_host(), {});
   ASSERT_TRUE(plan);

@@ -161,6 +161,27 @@ Result<void> check_submounts(const Plan& plan, const HostFeatures& host) {
   return {};
 }
 
+// A folder cannot be mounted over a file, nor a file over a folder, and nothing lies below a file.
+Result<void> check_places(const Plan& plan, const CompileInputs& inputs) {
+  for (std::size_t i = 0; i < plan.policy.binds.size(); ++i) {
+    const Bind& bind = plan.policy.binds[i];
+    const std::string target = relative(bind.target);
+    const bool folder = inputs.binds[i].directory;
+    for (const RootOp& op : plan.root) {
+      const bool file_there = op.kind == RootOpKind::file || (op.kind == RootOpKind::bind && !op.directory);
+      const bool folder_there = op.kind == RootOpKind::directory || op.kind == RootOpKind::scratch;
+      const bool in_the_way = op.target == target ? (folder ? file_there : folder_there)
+                                                  : file_there && target.starts_with(op.target + "/");
+      if (in_the_way)
+        return usage_error(
+            fmt::format("{}: {} cannot be a {}: /{} is a {} in the box", bind.writable ? "--rw" : "--ro", bind.target,
+                        folder ? "folder" : "file", op.target, file_there ? "file" : "folder"),
+            "choose another place, for example /data");
+    }
+  }
+  return {};
+}
+
 }  // namespace
 
 Result<void> plan_root(Plan& plan, const HostFeatures& host, const CompileInputs& inputs) {
@@ -227,6 +248,7 @@ Result<void> plan_root(Plan& plan, const HostFeatures& host, const CompileInputs
   plan.root_options = fmt::format("size={},nr_inodes={},mode=0755", policy.limits.disk + 128_KiB,
                                   policy.limits.inodes + plan.root.size() + 8);
   plan.scratch_options = fmt::format("size={},nr_inodes={},mode=0755", policy.limits.disk, policy.limits.inodes + 8);
+  PCTX_TRY(check_places(plan, inputs));
   return check_submounts(plan, host);
 }
 

@@ -12,6 +12,10 @@ Result<Bind> parse_bind(std::string_view text, bool writable) {
   bind.target = colon == std::string_view::npos ? bind.source : std::string{text.substr(colon + 1)};
   if (bind.source.empty() || bind.target.empty())
     return usage_error(fmt::format("'{}' lacks a path", text), "write HOST or HOST:GUEST");
+  // Where this folder is says nothing about a place in the box.
+  if (colon == std::string_view::npos && bind.source.front() != '/')
+    return usage_error(fmt::format("'{}' is a relative path and names no place in the box", text),
+                       fmt::format("name one: {}:/data", text));
   return bind;
 }
 

@@ -78,6 +78,8 @@ std::string policy_to_json(const Policy& policy);
 inline constexpr std::size_t kMaxPolicyBytes = 1 << 20;
 
 // Everything about a policy that can be judged without looking at the host.
+// Whole system folders are never lent. `option` names the path in messages.
+Result<void> check_lendable(std::string_view option, std::string_view path);
 Result<void> validate(const Policy& policy);
 
 }  // namespace pctx

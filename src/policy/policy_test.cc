@@ -86,6 +86,15 @@ TEST(Validate, refuses_what_would_undo_a_layer) {
   EXPECT_TRUE(validate(with([](Policy& p) { p.binds.push_back({"/opt", "/etc/extra", false}); })).has_value());
 }
 
+TEST(Validate, a_system_folder_is_refused_as_such_and_not_for_its_place) {
+  for (const char* path : {"/", "/proc", "/dev"}) {
+    Policy policy;
+    policy.binds.push_back({path, path, false});
+    EXPECT_NE(validate(policy).error().what.find("is never lent as a whole"), std::string::npos) << path;
+  }
+  EXPECT_TRUE(validate(with([](Policy& p) { p.workdir = "/"; })).has_value());
+}
+
 TEST(Validate, refuses_limits_out_of_range_and_names_the_option) {
   const auto memory = validate(with([](Policy& p) { p.limits.memory = 1; }));
   ASSERT_FALSE(memory.has_value());

@@ -15,7 +15,9 @@ struct Range {
 
 Result<void> check_guest_path(std::string_view what, const std::string& path) {
   if (path.empty() || path.front() != '/')
-    return usage_error(fmt::format("{}: '{}' is not an absolute path in the box", what, path));
+    return usage_error(fmt::format("{}: '{}' is not an absolute path in the box", what, path),
+                       "paths in the box begin with /, for example /data");
+  if (path == "/") return {};
   if (path.size() > 1024) return usage_error(fmt::format("{}: the path is longer than 1024 bytes", what));
   if (path.find('\0') != std::string::npos) return usage_error(fmt::format("{}: the path holds a NUL byte", what));
   for (std::string_view rest{path}; !rest.empty();) {
@@ -23,7 +25,8 @@ Result<void> check_guest_path(std::string_view what, const std::string& path) {
     const std::size_t end = rest.find('/');
     const std::string_view part = rest.substr(0, end);
     if (part.empty() || part == "." || part == "..")
-      return usage_error(fmt::format("{}: '{}' has an empty, '.' or '..' part", what, path));
+      return usage_error(fmt::format("{}: '{}' has an empty, '.' or '..' part", what, path),
+                         "write the path in the box without it, and without a slash at its end");
     rest.remove_prefix(end == std::string_view::npos ? rest.size() : end);
   }
   return {};
@@ -50,7 +53,11 @@ Result<void> check_targets(const Policy& policy) {
     if (!seen.insert(target).second) return usage_error(fmt::format("{}: {} is given twice", what, target));
     return {};
   };
-  for (const Bind& bind : policy.binds) PCTX_TRY(claim(bind.writable ? "--rw" : "--ro", bind.target));
+  for (const Bind& bind : policy.binds) {
+    const char* option = bind.writable ? "--rw" : "--ro";
+    PCTX_TRY(check_lendable(option, bind.source));
+    PCTX_TRY(claim(option, bind.target));
+  }
   for (const Tmpfs& tmpfs : policy.tmpfs) PCTX_TRY(claim("--tmpfs", tmpfs.target));
   if (policy.binds.size() + policy.tmpfs.size() > 256) return usage_error("more than 256 --ro, --rw and --tmpfs");
   return {};
@@ -96,6 +103,14 @@ bool is_profile_name(std::string_view name) {
   return !name.empty() && name.size() <= 100 && name.front() != '.' && name.front() != '-' &&
          name.find_first_not_of("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789._-") ==
              std::string_view::npos;
+}
+
+Result<void> check_lendable(std::string_view option, std::string_view path) {
+  for (std::string_view refused : {"/", "/proc", "/sys", "/dev", "/run", "/var/run"})
+    if (path == refused)
+      return usage_error(fmt::format("{}: {} is never lent as a whole", option, path),
+                         "lend the files or folders that the guest needs");
+  return {};
 }
 
 Result<void> validate(const Policy& policy) {

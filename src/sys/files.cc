@@ -40,6 +40,30 @@ Result<std::string> read_file(const std::string& path, std::size_t limit) {
   return error;
 }
 
+Error about_path(const char* option, Error error) {
+  error.kind = ErrorKind::usage;
+  error.what = fmt::format("{}: {}", option, error.what);
+  if (error.hint.empty()) switch (error.code) {
+      case ENOENT:
+      case ENOTDIR:
+        error.hint = "check the spelling, or make it first; a relative path starts at the folder that you are in";
+        break;
+      case EACCES:
+      case EPERM:
+        error.hint = "this user has no right to it: name another path, or change the rights there";
+        break;
+      default:
+        error.hint = "name another path";
+    }
+  return error;
+}
+
+Result<std::string> read_named(const char* option, const std::string& path, std::size_t limit) {
+  auto text = read_file(path, limit);
+  if (text) return text;
+  return about_path(option, std::move(text).error());
+}
+
 std::optional<std::string> try_read_file(const std::string& path, std::size_t limit, int dir) {
   const Fd fd{::openat(dir, path.c_str(), O_RDONLY | O_CLOEXEC | O_NOCTTY)};
   if (!fd) return std::nullopt;
