@@ -35,24 +35,29 @@ Result<std::string> text(std::string_view key, const Json& value) {
 }
 
 Result<std::uint64_t> count(std::string_view key, const Json& value) {
-  if (!value.is_number_unsigned()) return wrong(key, "a whole number");
+  if (!value.is_number_unsigned()) return wrong(key, "a whole number, 0 or above");
   return value.get<std::uint64_t>();
 }
 
 // Sizes may be numbers of bytes, durations numbers of seconds.
 Result<std::uint64_t> size(std::string_view key, const Json& value) {
   if (value.is_number_unsigned()) return value.get<std::uint64_t>();
-  return at(key, parse_size(PCTX_TRY(text(key, value))));
+  if (!value.is_string()) return wrong(key, "a whole number of bytes, or a string such as \"512M\"");
+  return at(key, parse_size(value.get<std::string>()));
 }
 
 Result<Millis> duration(std::string_view key, const Json& value) {
-  if (value.is_number()) return at(key, parse_duration(fmt::format("{:.3f}", value.get<double>())));
-  return at(key, parse_duration(PCTX_TRY(text(key, value))));
+  if (value.is_number() && value.get<double>() >= 0)
+    return at(key, parse_duration(fmt::format("{:.3f}", value.get<double>())));
+  if (!value.is_string()) return wrong(key, "a number of seconds, or a string such as \"30s\"");
+  return at(key, parse_duration(value.get<std::string>()));
 }
 
 Result<std::uint32_t> cpus(std::string_view key, const Json& value) {
-  if (value.is_number()) return at(key, parse_cpus(fmt::format("{:.3f}", value.get<double>())));
-  return at(key, parse_cpus(PCTX_TRY(text(key, value))));
+  if (value.is_number() && value.get<double>() > 0)
+    return at(key, parse_cpus(fmt::format("{:.3f}", value.get<double>())));
+  if (!value.is_string()) return wrong(key, "a number above 0, or a string such as \"0.5\"");
+  return at(key, parse_cpus(value.get<std::string>()));
 }
 
 template <class T, class Each>

@@ -55,6 +55,10 @@ INSTANTIATE_TEST_SUITE_P(
     testing::Values(
         Refused{R"({"limit": {}})", "limit"}, Refused{R"({"limits": {"mem": 1}})", "limits.mem"},
         Refused{R"({"limits": {"memory": "lots"}})", "limits.memory"},
+        Refused{R"({"limits": {"memory": -1}})", "a whole number of bytes, or a string such as \"512M\""},
+        Refused{R"({"limits": {"disk": true}})", "'limits.disk' must be a whole number of bytes"},
+        Refused{R"({"limits": {"timeout": -1}})", "a number of seconds, or a string such as \"30s\""},
+        Refused{R"({"limits": {"cpus": []}})", "a number above 0, or a string such as \"0.5\""},
         Refused{R"({"limits": {"pids": -1}})", "limits.pids"}, Refused{R"({"limits": {"pids": 1.5}})", "limits.pids"},
         Refused{R"({"limits": []})", "limits"}, Refused{R"({"network": true})", "network"},
         Refused{R"({"network": "lan"})", "network"}, Refused{R"({"network": {"allow": "a.example"}})", "network.allow"},
