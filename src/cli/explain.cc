@@ -3,10 +3,28 @@
 #include <fmt/format.h>
 #include <CLI/CLI.hpp>
 
+#include "box/terminal.h"
 #include "cli/options.h"
 #include "cli/verbs.h"
 
 namespace pctx::cli {
+namespace {
+
+// As it would be typed in a shell; what a terminal must not get is escaped.
+std::string shell_line(const std::vector<std::string>& words) {
+  std::string line;
+  for (const std::string& word : words) {
+    const bool plain = !word.empty() && word.find_first_not_of(
+                                            "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ"
+                                            "0123456789/._-+=:,@%") == std::string::npos;
+    std::string quoted;
+    for (char c : word) quoted += c == '\'' ? std::string{"'\\''"} : std::string{c};
+    line += fmt::format("{}{}", line.empty() ? "" : " ", plain ? word : fmt::format("'{}'", quoted));
+  }
+  return printable_path(line);
+}
+
+}  // namespace
 
 void add_explain(CLI::App& app, const Words& words, int& status) {
   CLI::App* verb = app.add_subcommand("explain", "Print what a 'run' line would do, without running it");
@@ -14,14 +32,16 @@ void add_explain(CLI::App& app, const Words& words, int& status) {
   auto arguments = std::make_shared<RunArguments>();
   add_run_options(*verb, words, arguments, [arguments, &words, &status] {
     enter_delegated_scope(words.all);  // what a run would do
-    if (arguments->command.empty()) arguments->command = {"true"};
+    const bool given = !arguments->command.empty();
+    if (!given) arguments->command = {"true"};
     if (const std::string name = arguments->backend.value_or("namespaces"); name != "namespaces" && name != "auto") {
       status = complain(usage_error("a plan is made where the box is", "explain the line without --backend"));
       return;
     }
     const auto prepared = prepare(*arguments);
     if (prepared)
-      fmt::print("{}", pctx::explain(prepared->plan));
+      fmt::print("command{}\n  {}\n{}", given ? "" : " (none is given, this stands for one)",
+                 shell_line(prepared->command.argv), pctx::explain(prepared->plan));
     else
       status = complain(prepared.error());
   });

@@ -1,3 +1,5 @@
+#include <array>
+
 #include <fmt/format.h>
 
 #include "plan/network.h"
@@ -41,6 +43,34 @@ std::string line(const RootOp& op) {
   return "";
 }
 
+struct Right {
+  std::uint64_t bits;
+  const char* word;
+};
+constexpr std::array<Right, 10> kRights{{{abi::kLandlockReadFile, "read"},
+                                         {abi::kLandlockReadDir, "list"},
+                                         {abi::kLandlockExecute, "execute"},
+                                         {abi::kLandlockWriteFile, "write"},
+                                         {abi::kLandlockTruncate, "truncate"},
+                                         {abi::kLandlockMakeDir | abi::kLandlockMakeReg | abi::kLandlockMakeSock |
+                                              abi::kLandlockMakeFifo | abi::kLandlockMakeSym,
+                                          "make"},
+                                         {abi::kLandlockMakeChar | abi::kLandlockMakeBlock, "make devices"},
+                                         {abi::kLandlockRemoveDir | abi::kLandlockRemoveFile, "remove"},
+                                         {abi::kLandlockRefer, "move"},
+                                         {abi::kLandlockIoctlDev, "ioctl"}}};
+
+std::string rights(std::uint64_t bits) {
+  std::string text;
+  for (const Right& right : kRights)
+    if ((bits & right.bits) == right.bits) {
+      text += fmt::format("{}{}", text.empty() ? "" : ", ", right.word);
+      bits &= ~right.bits;
+    }
+  // A part of what goes by one word is shown as it is.
+  return bits == 0 ? text : fmt::format("{}{}{:#x}", text, text.empty() ? "" : ", ", bits);
+}
+
 std::string network_lines(const Plan& plan) {
   const NetworkPolicy& allowed = plan.policy.allowed;
   std::string out = "network (through the relay)\n";
@@ -81,7 +111,7 @@ std::string explain(const Plan& plan) {
   out += "\nkernel settings in the box\n";
   for (const KernelSetting& setting : plan.settings) out += fmt::format("  {} = {}\n", setting.path, setting.value);
   if (!plan.landlock.empty()) out += "landlock\n";
-  for (const LandlockRule& rule : plan.landlock) out += fmt::format("  {} {:#x}\n", rule.path, rule.access);
+  for (const LandlockRule& rule : plan.landlock) out += fmt::format("  {} ({})\n", rule.path, rights(rule.access));
   out += fmt::format("filter\n  {} instructions, refusals {}\n", plan.filter.size(),
                      plan.listener ? "recorded" : "not recorded");
   out += "environment\n";

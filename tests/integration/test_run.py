@@ -1,5 +1,7 @@
 """`pctx-sandbox run` as people meet it: the first day, ways to name a command, exit statuses."""
 
+import re
+
 import pytest
 
 
@@ -134,6 +136,15 @@ def test_explain_prints_the_plan_and_runs_nothing(pctx, tmp_path):
     done = pctx("explain", "--memory", "64M", "--mnt", tmp_path, "--", "touch", "/mnt/ran")
     assert done.returncode == 0 and list(tmp_path.iterdir()) == []
     assert "64 MiB" in done.stdout and "/mnt" in done.stdout and "seccomp" in done.stdout
+
+
+def test_explain_shows_the_command(pctx, tmp_path):
+    assert pctx("explain", "--", "touch", "/mnt/ran").stdout.startswith("command\n  touch /mnt/ran\n")
+    assert pctx("explain", "--", "echo", "it's", "two words").stdout.startswith("command\n  echo 'it'")
+    (tmp_path / "script.py").touch()
+    done = pctx("explain", "script.py", "one", cwd=tmp_path)
+    assert re.match(r"command\n  /\S*python3\S* /script/script.py one\n", done.stdout), done.stdout
+    assert pctx("explain", "--memory", "64M").stdout.startswith("command (none is given")
 
 
 def test_explain_refuses_what_run_refuses(pctx):
