@@ -22,7 +22,7 @@ Standing look_at_namespaces() {
   for (const LayerInfo& entry : kLayers)
     if (missing.test(index(entry.layer))) refused += fmt::format("{}{}", refused.empty() ? "" : ", ", entry.name);
   if (refused.empty()) return {true, "this host gives every required layer", ""};
-  return {false, fmt::format("this host refuses: {}", refused), "pctx-sandbox doctor"};
+  return {false, fmt::format("this host refuses: {}", refused), ""};
 }
 
 Result<BrokerAddress> address_of_namespaces(const std::string& version) { return broker_address(version); }

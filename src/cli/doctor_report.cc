@@ -1,7 +1,6 @@
 #include "cli/doctor_report.h"
 
 #include <algorithm>
-#include <cstring>
 
 #include <fmt/format.h>
 #include <nlohmann/json.hpp>
@@ -16,6 +15,50 @@ struct LayerReport {
   std::string detail;
 };
 
+std::string subordinate(const HostFacts& facts) {
+  if (facts.host.privileged) return fmt::format("not needed, root gives guests uids from {}", facts.host.first_free_id);
+  const std::string helpers = facts.host.id_helpers ? "newuidmap is installed" : "newuidmap is not installed";
+  if (!facts.host.subuid || !facts.host.subgid) return helpers + ", no ids for this user";
+  return fmt::format("{}, ids {}-{}", helpers, facts.host.subuid->start,
+                     facts.host.subuid->start + facts.host.subuid->count - 1);
+}
+
+std::string apparmor(const HostFacts& facts) {
+  if (!facts.host.apparmor)
+    return "none in this kernel, or switched off: those of Debian, Ubuntu and SUSE have it (boot with apparmor=1 "
+           "security=apparmor)";
+  return fmt::format("on, {} {}", kGuestProfile, facts.guest_profile ? "loaded" : "not loaded");
+}
+
+bool is_tried_in_a_user_namespace(Layer layer) {
+  for (Layer each :
+       {Layer::pid, Layer::mount, Layer::network, Layer::ipc, Layer::uts, Layer::cgroup_namespace, Layer::proc})
+    if (layer == each) return true;
+  return false;
+}
+
+// Why this host does not give a layer, where no box ran whose receipt would say it. What the kernel answers is the last
+// resort: it is about the attempt, not about the cause.
+std::string refusal(const HostFacts& facts, const LayerInfo& entry) {
+  if (is_tried_in_a_user_namespace(entry.layer) && !facts.works(Layer::user))
+    return "not tried: it takes a user namespace";
+  switch (entry.layer) {
+    case Layer::subordinate_ids:
+      return facts.host.no_new_privs ? "no_new_privs is set, so that newuidmap gains no rights" : subordinate(facts);
+    case Layer::cgroups:
+      if (!facts.host.cgroup.why_none.empty()) return facts.host.cgroup.why_none;
+      break;
+    case Layer::landlock:
+      return "this kernel gives none";
+    case Layer::apparmor:
+      return facts.host.apparmor ? apparmor(facts) : "this kernel has no AppArmor";
+    default:
+      for (const Remedy& remedy : remedies(facts))
+        if (remedy.about == entry.name) return remedy.why;
+  }
+  return os_error("refused", facts.layer(entry.layer).code).what;
+}
+
 // The receipt of the trial says what was enforced; without one, the attempts say what could be.
 LayerReport layer_report(const Diagnosis& diagnosis, const LayerInfo& entry) {
   if (diagnosis.trial.ending) {
@@ -24,8 +67,7 @@ LayerReport layer_report(const Diagnosis& diagnosis, const LayerInfo& entry) {
   }
   const ProbedLayer& probed = diagnosis.facts.layer(entry.layer);
   if (probed.works) return {true, "can be had"};
-  const char* reason = strerrordesc_np(probed.code);
-  return {false, fmt::format("refused: {}", reason != nullptr ? reason : "unknown error")};
+  return {false, refusal(diagnosis.facts, entry)};
 }
 
 std::string words_for(const LayerInfo& entry, const LayerReport& layer) {
@@ -61,19 +103,6 @@ std::string cgroups(const HostFacts& facts) {
   }
   return fmt::format("{}{}: {}{}", version, lent.version == CgroupVersion::none ? ", lent by the user's systemd" : "",
                      joined(facts.controllers), without.empty() ? "" : "; not" + without);
-}
-
-std::string subordinate(const HostFacts& facts) {
-  if (facts.host.privileged) return fmt::format("not needed, root gives guests uids from {}", facts.host.first_free_id);
-  const std::string helpers = facts.host.id_helpers ? "newuidmap is installed" : "newuidmap is not installed";
-  if (!facts.host.subuid || !facts.host.subgid) return helpers + ", no ids for this user";
-  return fmt::format("{}, ids {}-{}", helpers, facts.host.subuid->start,
-                     facts.host.subuid->start + facts.host.subuid->count - 1);
-}
-
-std::string apparmor(const HostFacts& facts) {
-  if (!facts.host.apparmor) return "not in this kernel, or switched off";
-  return fmt::format("on, {} {}", kGuestProfile, facts.guest_profile ? "loaded" : "not loaded");
 }
 
 struct Fact {

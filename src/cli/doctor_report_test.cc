@@ -102,6 +102,28 @@ TEST(DoctorReport, fits_a_screen_and_has_no_colour_unless_asked) {
   EXPECT_NE(report_text(healthy(), true).find('\033'), std::string::npos);
 }
 
+TEST(DoctorReport, where_no_box_ran_each_layer_says_the_cause_and_not_what_the_kernel_answered) {
+  Diagnosis diagnosis = healthy();
+  diagnosis.trial = {std::nullopt, unavailable("cause", "next step")};
+  HostFacts& facts = diagnosis.facts;
+  facts.max_user_namespaces = 0;
+  facts.host.subuid = std::nullopt;
+  facts.host.cgroup = {.why_none = "no cgroup is delegated to this user"};
+  for (ProbedLayer& layer : facts.layers) layer = {false, ENOSPC};
+  const std::string text = report_text(diagnosis, false);
+  for (const char* line :
+       {"OFF user             user namespaces are switched off (user.max_user_namespaces = 0)",
+        "OFF pid              not tried: it takes a user namespace", "OFF proc             not tried: it takes a user",
+        "off subordinate-ids  newuidmap is installed, no ids for this user",
+        "off cgroups          no cgroup is delegated to this user", "off apparmor         this kernel has no AppArmor"})
+    EXPECT_NE(text.find(line), std::string::npos) << line << "\n" << text;
+  // The control: where nothing better is known, that answer is all there is.
+  facts.layers[index(Layer::user)] = {true, 0};
+  EXPECT_NE(report_text(diagnosis, false).find("OFF ipc              refused: No space left on device"),
+            std::string::npos)
+      << report_text(diagnosis, false);
+}
+
 TEST(DoctorReport, json_names_every_layer_and_holds_the_same_verdict) {
   const auto json = nlohmann::json::parse(report_json(hopeless()));
   EXPECT_FALSE(json["ready"].get<bool>());

@@ -171,6 +171,14 @@ void add_namespaces(std::vector<Remedy>& list, const HostFacts& facts) {
   if (blocked && facts.userns_clone == 0 && !facts.host.privileged)
     list.push_back(switch_on(facts, "kernel.unprivileged_userns_clone", 1, "userns",
                              "only root may make user namespaces (kernel.unprivileged_userns_clone = 0)"));
+  if (!facts.works(Layer::user) && facts.layer(Layer::user).code == ENOSPC &&
+      facts.max_user_namespaces.value_or(1) != 0)
+    list.push_back({"user",
+                    true,
+                    Doer::caller,
+                    "the limit of user namespaces is reached, ours or that of a namespace around us: end what holds "
+                    "them, or raise user.max_user_namespaces",
+                    {}});
   if (facts.container != Container::none) {
     add_container(list, facts);
   } else {
@@ -305,7 +313,8 @@ void add_cgroups(std::vector<Remedy>& list, const HostFacts& facts) {
         {"cgroups",
          false,
          Doer::boot,
-         fmt::format("cgroup v1 cannot be delegated to an ordinary user{}; run as root, or boot with cgroup v2",
+         fmt::format("cgroup v1 cannot be delegated to an ordinary user{}; run as root, or boot with cgroup v2: add "
+                     "this to the kernel's command line (GRUB_CMDLINE_LINUX)",
                      kNextBest),
          {run("systemd.unified_cgroup_hierarchy=1")}});
     return;

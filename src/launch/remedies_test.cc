@@ -334,6 +334,20 @@ HostFacts fedora() {
   return facts;
 }
 
+TEST(Remedies, a_limit_that_is_reached_is_told_from_one_that_is_zero) {
+  HostFacts facts = everything();
+  refuse(facts, kNamespaces, ENOSPC);
+  facts.max_user_namespaces = 100;
+  auto list = remedies(facts);
+  ASSERT_EQ(list.size(), 1U);
+  EXPECT_TRUE(list[0].blocks);
+  EXPECT_TRUE(has(list[0].why, "the limit of user namespaces is reached")) << list[0].why;
+  facts.max_user_namespaces = 0;
+  list = remedies(facts);
+  ASSERT_EQ(list.size(), 1U);
+  EXPECT_TRUE(has(list[0].why, "switched off")) << list[0].why;
+}
+
 TEST(Remedies, selinux_in_apparmors_place_leaves_nothing_to_do) { EXPECT_TRUE(remedies(fedora()).empty()); }
 
 TEST(Remedies, a_refusal_of_selinux_is_called_by_its_name) {

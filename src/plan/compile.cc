@@ -143,7 +143,7 @@ Result<void> check_layers(const Plan& plan) {
     const bool meant = entry.layer == Layer::network && plan.policy.network == Network::host;
     if (asked)
       return unavailable(fmt::format("--require {}: {}", entry.name, state.detail),
-                         "see 'pctx-sandbox doctor' for the fix");
+                         "'pctx-sandbox doctor' says what this host lacks for it");
     if (entry.required && !degraded && !meant)
       return unavailable(fmt::format("the layer '{}' is required: {}", entry.name, state.detail),
                          fmt::format("see 'pctx-sandbox doctor', or accept it with --allow-degraded {}", entry.name));

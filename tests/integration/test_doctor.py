@@ -103,6 +103,9 @@ def test_switched_off_user_namespaces_are_found_with_the_setting_that_helps(own_
     done = own_users(SWITCHED_OFF + "$PCTX doctor || echo status=$?")
     assert "status=1" in done.stdout
     assert "user namespaces are switched off (user.max_user_namespaces = 0)" in done.stdout, done.stdout
+    assert "No space left on device" not in done.stdout.split("\nrequired\n")[1].split("\nbackends\n")[0], done.stdout
+    assert len(re.findall("^ +OFF .* not tried: it takes a user namespace$", done.stdout, re.MULTILINE)) == 5
+    assert "pctx-sandbox doctor" not in done.stdout, "it sends nobody to itself"
     assert done.stdout.splitlines()[-2].startswith("not ready: ") and "first fix: " in done.stdout.splitlines()[-2]
 
 

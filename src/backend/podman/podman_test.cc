@@ -247,7 +247,7 @@ TEST(PodmanTrouble, IsExplained) {
            Said{"Error: writing blob: no space left on device", "full", "prune"},
            Said{"Error: 'overlay' is not supported over overlayfs, a mount_program is required", "inside a container",
                 "volume"},
-           Said{"Error: something new\n", "something new", "doctor"},
+           Said{"Error: something new\n", "something new", "podman info"},
        }) {
     const Error error = explain_failure(said.words, "u");
     EXPECT_NE(error.what.find(said.cause), std::string::npos) << error.what;

@@ -36,7 +36,8 @@ constexpr std::array kMeanings{
             "sudo sysctl user.max_user_namespaces=15000"},
     Meaning{
         "cannot clone: Operation not permitted", "user namespaces are refused to Podman too",
-        "see 'pctx-sandbox doctor'; in a container, start the outer one with the rights that Podman's manual names"},
+        "let this user make them (sudo pctx-sandbox setup); in a container, start the outer one with the rights that "
+        "Podman's manual names"},
     Meaning{"cannot re-exec process", "Podman cannot enter its own user namespace",
             "run 'podman system migrate', and look at /etc/subuid for {0}"},
     Meaning{"is not supported over overlayfs", "Podman's storage lies on an overlay: it runs inside a container itself",
@@ -92,7 +93,7 @@ Error explain_failure(std::string_view words, const std::string& user) {
       return unavailable(fmt::format("{} (Podman says: {})", meaning.cause, last_words(words)),
                          fmt::format(fmt::runtime(meaning.fix), user));
   return unavailable(fmt::format("Podman cannot start the container: {}", last_words(words)),
-                     "see 'pctx-sandbox doctor', and try 'podman info'");
+                     "try 'podman info' and 'podman run', which say more");
 }
 
 std::string install_command() {
