@@ -8,6 +8,7 @@
 #include <CLI/CLI.hpp>
 #include <nlohmann/json.hpp>
 
+#include "base/print.h"
 #include "cli/verbs.h"
 #include "env/store.h"
 #include "env/virtualenv.h"
@@ -171,7 +172,7 @@ Result<int> show_status(const ProfileArguments& arguments) {
   if (status.installed == Installed::absent) fmt::print("\n# the content of {}\n{}", arguments.file(), status.text);
   if (status.kernel) fmt::print("\n# lines that install it\n{}", install_lines(arguments));
   (void)std::fflush(stdout);
-  fmt::print(stderr, "pctx-sandbox: {}\n", status.problem(arguments));
+  print_error("pctx-sandbox: {}\n", status.problem(arguments));
   return 1;
 }
 

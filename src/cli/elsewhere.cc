@@ -11,6 +11,7 @@
 #include <fmt/format.h>
 
 #include "backend/copies.h"
+#include "base/print.h"
 #include "base/units.h"
 #include "box/terminal.h"
 #include "cli/options.h"
@@ -23,7 +24,7 @@ namespace {
 
 constexpr std::size_t kMostReport = 64_MiB;
 
-void say(const std::string& line) { fmt::print(stderr, "pctx-sandbox: {}\n", line); }
+void say(const std::string& line) { print_error("pctx-sandbox: {}\n", line); }
 
 bool is_below(const std::string& path, std::string_view folder) {
   return path.starts_with(folder) && (path.size() == folder.size() || path[folder.size()] == '/');

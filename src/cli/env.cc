@@ -10,6 +10,7 @@
 #include <nlohmann/json.hpp>
 
 #include "backend/backend.h"
+#include "base/print.h"
 #include "cli/environment.h"
 #include "cli/verbs.h"
 #include "env/build.h"
@@ -47,7 +48,7 @@ Result<int> build(EnvArguments& arguments) {
   if (request.timeout.count() <= 0) return usage_error("--timeout: a build needs more than no time");
   if (request.requirements.empty()) {
     if (arguments.json) fmt::print("null\n");  // what needs no package needs no Environment
-    if (!arguments.json) fmt::print(stderr, "pctx-sandbox: nothing to build: no requirement is given\n");
+    if (!arguments.json) print_error("pctx-sandbox: nothing to build: no requirement is given\n");
     return 0;
   }
   if (request.source) warn_about_source();
@@ -158,7 +159,7 @@ Result<int> list(const EnvArguments& arguments) {
                when(entry.last_use), entry.record.python.version, fmt::join(entry.record.requested, " "),
                entry.damaged ? "  (damaged)" : "");
   }
-  fmt::print(stderr, "{} Environments, {} in {}\n", stored.size(), format_size(bytes), store.folder());
+  print_error("{} Environments, {} in {}\n", stored.size(), format_size(bytes), store.folder());
   return 0;
 }
 
@@ -232,10 +233,9 @@ Result<int> prune(const EnvArguments& arguments) {
   for (const env::StoredEnvironment& entry : pruned.removed)
     fmt::print("{}  {:>9}  {}\n", entry.record.key.substr(0, 12), format_size(entry.record.size.bytes),
                fmt::join(entry.record.requested, " "));
-  for (const std::string& key : pruned.in_use)
-    fmt::print(stderr, "pctx-sandbox: {} is in use and stays\n", key.substr(0, 12));
-  fmt::print(stderr, "{} Environments {}, {}; {} are left\n", pruned.removed.size(),
-             limits.dry_run ? "would go" : "removed", format_size(pruned.bytes), format_size(pruned.bytes_left));
+  for (const std::string& key : pruned.in_use) print_error("pctx-sandbox: {} is in use and stays\n", key.substr(0, 12));
+  print_error("{} Environments {}, {}; {} are left\n", pruned.removed.size(), limits.dry_run ? "would go" : "removed",
+              format_size(pruned.bytes), format_size(pruned.bytes_left));
   return 0;
 }
 

@@ -7,6 +7,7 @@
 
 #include <fmt/format.h>
 
+#include "base/print.h"
 #include "box/terminal.h"
 
 namespace pctx::cli {
@@ -26,18 +27,18 @@ env::Progress show_progress() {
     const double seconds = static_cast<double>(passed.count()) / 1000;
     if (done) shown->earlier += fmt::format("{:<28}{:>6.1f} s\n", step, seconds);
     if (std::chrono::steady_clock::now() - shown->started < Millis{1000}) return;
-    if (std::exchange(shown->open, !done)) fmt::print(stderr, "\r\033[K");
-    fmt::print(stderr, "{}", std::exchange(shown->earlier, ""));
-    if (!done) fmt::print(stderr, "{:<28}{:>6.0f} s", step, seconds);
+    if (std::exchange(shown->open, !done)) print_error("\r\033[K");
+    print_error("{}", std::exchange(shown->earlier, ""));
+    if (!done) print_error("{:<28}{:>6.0f} s", step, seconds);
   };
 }
 
 void explain_failure(const env::Ensured& ensured, const std::vector<std::string>& requirements) {
-  fmt::print(stderr, "pctx-sandbox: the Environment for {} cannot be built: {}\n",
-             printable_path(fmt::format("{}", fmt::join(requirements, ", "))), ensured.why);
+  print_error("pctx-sandbox: the Environment for {} cannot be built: {}\n",
+              printable_path(fmt::format("{}", fmt::join(requirements, ", "))), ensured.why);
   TerminalFilter filter;
   const std::string words = filter.feed(ensured.words);
-  fmt::print(stderr, "{}{}", words, filter.finish());
+  print_error("{}{}", words, filter.finish());
 }
 
 void warn_about_source() {

@@ -7,6 +7,7 @@
 
 #include <fmt/format.h>
 
+#include "base/print.h"
 #include "cli/environment.h"
 #include "cli/options.h"
 #include "env/build.h"
@@ -93,7 +94,7 @@ Result<std::string> build_elsewhere(const env::Request& request, const std::stri
   const auto done = PCTX_TRY(sys::run_program(words, -1, kMostWords, request.timeout + Millis{60'000}));
   const std::string path = done.out.substr(0, done.out.find('\n'));
   if (done.status == 0 && path.starts_with('/')) return path;
-  fmt::print(stderr, "{}", done.err);  // with the resolver's words, safe to show: they come from us
+  print_error("{}", done.err);  // with the resolver's words, safe to show: they come from us
   return unavailable("nothing was run", "correct the requirements, or see 'pctx-sandbox env build --help'");
 }
 

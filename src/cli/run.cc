@@ -8,6 +8,7 @@
 #include <fmt/format.h>
 #include <CLI/CLI.hpp>
 
+#include "base/print.h"
 #include "box/box.h"
 #include "box/terminal.h"
 #include "cli/options.h"
@@ -18,17 +19,17 @@
 namespace pctx::cli {
 namespace {
 
-void say(const std::string& line) { fmt::print(stderr, "pctx-sandbox: {}\n", line); }
+void say(const std::string& line) { print_error("pctx-sandbox: {}\n", line); }
 
 void list_changes(const FolderChanges& changes) {
   const auto show = [](const char* what, const std::vector<std::string>& paths) {
-    for (const std::string& path : paths) fmt::print(stderr, "{:<9}{}\n", what, printable_path(path));
+    for (const std::string& path : paths) print_error("{:<9}{}\n", what, printable_path(path));
   };
   show("created", changes.created);
   show("modified", changes.modified);
   show("deleted", changes.deleted);
   for (const SkippedPath& skipped : changes.skipped)
-    fmt::print(stderr, "{:<9}{} ({})\n", "skipped", printable_path(skipped.path), skipped.reason);
+    print_error("{:<9}{} ({})\n", "skipped", printable_path(skipped.path), skipped.reason);
   if (changes.truncated) say("the list of changes is not complete: " + changes.truncated_reason);
 }
 

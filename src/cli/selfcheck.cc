@@ -9,6 +9,7 @@
 #include <CLI/CLI.hpp>
 #include <nlohmann/json.hpp>
 
+#include "base/print.h"
 #include "box/terminal.h"
 #include "cli/options.h"
 #include "cli/verbs.h"
@@ -117,7 +118,7 @@ Result<int> check(CheckArguments& arguments) {
     fmt::print("{}", report_text(checked, arguments.verbose));
     (void)std::fflush(stdout);
     fmt::print(passed(checked) ? stdout : stderr, "{}\n", summary(checked, seconds));
-    if (checked.error && !checked.error->hint.empty()) fmt::print(stderr, "hint: {}\n", checked.error->hint);
+    if (checked.error && !checked.error->hint.empty()) print_error("hint: {}\n", checked.error->hint);
   }
   return passed(checked) ? 0 : 1;
 }

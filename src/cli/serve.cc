@@ -21,6 +21,7 @@
 #include <nlohmann/json.hpp>
 
 #include "backend/backend.h"
+#include "base/print.h"
 #include "box/cgroup.h"
 #include "broker/address.h"
 #include "broker/broker.h"
@@ -290,7 +291,7 @@ int reach_backend(const std::string& name, const backend::Wanted& wanted, bool a
                            .dump());
     return 0;
   }
-  for (const std::string& notice : reached->notices) fmt::print(stderr, "pctx-sandbox: {}\n", notice);
+  for (const std::string& notice : reached->notices) print_error("pctx-sandbox: {}\n", notice);
   fmt::print("{}: {}\n", choice->backend->name, reached->address.socket);
   return 0;
 }

@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 #include <CLI/CLI.hpp>
 
+#include "base/print.h"
 #include "box/box.h"
 #include "cli/options.h"
 #include "cli/verbs.h"
@@ -27,12 +28,12 @@ Result<int> shell(RunArguments arguments) {
   Prepared prepared = PCTX_TRY(prepare(arguments));
   prepared.command.argv.pop_back();  // "-": with a terminal on its input an interpreter asks by itself
   if (!arguments.quiet) {
-    for (const std::string& notice : prepared.plan.notices) fmt::print(stderr, "pctx-sandbox: {}\n", notice);
-    fmt::print(stderr, "pctx-sandbox: Python in a box; what you leave in /mnt goes with it. Ctrl-D ends it.\n");
+    for (const std::string& notice : prepared.plan.notices) print_error("pctx-sandbox: {}\n", notice);
+    print_error("pctx-sandbox: Python in a box; what you leave in /mnt goes with it. Ctrl-D ends it.\n");
   }
   const Ending ending = PCTX_TRY(run_box(prepared.plan, prepared.command, {.last = true}));
   if (!ending.outcome.limit.empty() || ending.outcome.kind == OutcomeKind::denied)
-    fmt::print(stderr, "pctx-sandbox: {}\n", ending.outcome.sentence);
+    print_error("pctx-sandbox: {}\n", ending.outcome.sentence);
   return ending.outcome.exit_status();
 }
 

@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include "base/print.h"
 #include "cli/verbs.h"
 
 namespace pctx::cli {
@@ -13,7 +14,7 @@ bool Words::wants(std::string_view verb) const {
 }
 
 int complain(const Error& error) {
-  fmt::print(stderr, "pctx-sandbox: {}\n", error.sentence());
+  print_error("pctx-sandbox: {}\n", error.sentence());
   switch (error.kind) {
     case ErrorKind::not_found:
       return 127;

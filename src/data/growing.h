@@ -44,7 +44,7 @@ class Growing {
     constexpr std::size_t kMost = std::numeric_limits<std::size_t>::max() / 4 / sizeof(T);
     if (capacity_ > kMost) return false;
     const std::size_t wanted = std::max<std::size_t>(16, 2 * capacity_);
-    void* moved = std::realloc(values_, wanted * sizeof(T));
+    void* moved = std::realloc(values_, wanted * sizeof(T));  // NOLINT(bugprone-sizeof-expression): T may be a pointer
     if (moved == nullptr) return false;
     values_ = static_cast<T*>(moved);
     capacity_ = wanted;

@@ -69,6 +69,15 @@ def test_output_that_nobody_takes_is_an_error(pctx, tmp_path):
     assert pctx("run", "-q", "--", "echo", "kept").stdout == "kept\n"
 
 
+def test_words_that_nobody_takes_cost_no_report(pctx, tmp_path):
+    file = tmp_path / "report.json"
+    with open("/dev/full", "w") as full:
+        done = pctx("run", "--report", file, "--timeout", "300ms", "--", "sleep", "60", stderr=full, stdout=full)
+        assert done.returncode == 124
+        assert pctx("run", "--no-such-option", stderr=full, stdout=full).returncode == 125
+    assert json.loads(file.read_text())["outcome"]["limit"] == "timeout"
+
+
 def test_report_to_a_descriptor_of_the_caller(pctx, tmp_path):
     with open(tmp_path / "report.json", "w+b") as file:
         fd = file.fileno()

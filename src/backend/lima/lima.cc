@@ -15,6 +15,7 @@
 
 #include "backend/carried.h"
 #include "backend/tether.h"
+#include "base/print.h"
 #include "base/sha256.h"
 #include "base/units.h"
 #include "env/store.h"
@@ -127,8 +128,7 @@ Result<void> have_machine(const Place& place, std::vector<std::string>& notices)
     const std::string file = place.shared + "/machine.yaml";
     PCTX_TRY(write_whole(file, template_text(machine_for(place)), 0600));
     words.insert(words.end(), {"--name", place.instance, file});
-    fmt::print(stderr, "pctx-sandbox: making the virtual machine {} with Lima, which takes some minutes\n",
-               place.instance);
+    print_error("pctx-sandbox: making the virtual machine {} with Lima, which takes some minutes\n", place.instance);
     notices.push_back(fmt::format("made the virtual machine {}", place.instance));
   } else {
     words.push_back(place.instance);

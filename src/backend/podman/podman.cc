@@ -21,6 +21,7 @@
 
 #include "backend/copies.h"
 #include "backend/namespaces.h"
+#include "base/print.h"
 #include "base/units.h"
 #include "broker/address.h"
 #include "env/store.h"
@@ -262,8 +263,7 @@ Result<std::string> Agent::have_image(bool afresh) {
   if (!file) return os_error("cannot make the image");
   PCTX_TRY(sys::write_all(file.get(), archive));
   (void)::lseek(file.get(), 0, SEEK_SET);
-  fmt::print(stderr, "pctx-sandbox: building the image {} from this program ({})\n", kImage,
-             format_size(archive.size()));
+  print_error("pctx-sandbox: building the image {} from this program ({})\n", kImage, format_size(archive.size()));
   const auto done =
       PCTX_TRY(podman::podman({"import", "--quiet", "--change", fmt::format("LABEL {}=\"{}\"", kStampLabel, stamp),
                                "--change", fmt::format("LABEL pctx-sandbox={}", wanted_.version), "-", kImage},
