@@ -370,19 +370,20 @@ void Worker::end() {
   });
 }
 
-// Nobody is left in the box but its init, which has taken over nobody's account: all is in that of the Worker's own
-// process. Where nothing tells, that need not be so.
-bool Worker::was_all() const {
-  const auto living = cgroup_.processes();
-  const bool alone = living ? *living <= 1 : meter_ && meter_.processes() == 0;
-  return alone && waited_for(init_).count() == 0;
+// Nobody is left in the box but its init, which a cgroup of v2 does not hold. Where nothing tells, that need not be so.
+bool Worker::is_empty() const {
+  if (const auto living = cgroup_.processes()) return *living <= (cgroup_.directory() < 0 ? 1 : 0);
+  return meter_ && meter_.processes() == 0;
 }
+
+// init has taken over nobody's account: all is in that of the Worker's own process.
+bool Worker::was_all() const { return is_empty() && waited_for(init_).count() == 0; }
 
 // What is left of it may go on writing, to files or to others, until its box is dead, and its time is known then.
 bool Worker::all_known() const {
   const auto& binds = plan_.policy.binds;
   const bool writes = mnt_ || std::any_of(binds.begin(), binds.end(), [](const Bind& bind) { return bind.writable; });
-  const bool talks = plan_.network || !plan_.layer(Layer::network).on;
+  const bool talks = plan_.network || (!plan_.layer(Layer::network).on && !is_empty());
   return told_ && !writes && !talks && !others_;
 }
 

@@ -100,6 +100,7 @@ class Worker {
   void spread_over_cpus();
   void on_network(const StatusFrame& frame, FrameFds& fds);
   void end();
+  bool is_empty() const;
   bool was_all() const;
   void watch_folder();                     // what changes there from here on is the call's doing
   void admit(std::optional<pid_t> moved);  // to those that wait for a call
