@@ -50,7 +50,8 @@ constexpr std::uint64_t kMapSharedAnonymous = 0x21, kMapHuge = 0x4'0000, kMemfdH
 constexpr std::uint64_t kReadEvents = 0x31;  // IN_ACCESS, IN_CLOSE_NOWRITE, IN_OPEN
 constexpr std::uint64_t kNewListener = 8;
 constexpr std::uint64_t kMadvMergeable = 12;
-constexpr std::uint64_t kFSetPipeSize = 1031, kFNotify = 1026;
+constexpr std::uint64_t kFSetPipeSize = 1031, kFNotify = 1026, kFOfdSetLock = 37, kFOfdSetLockWait = 38;
+constexpr std::uint64_t kCloneFiles = 0x400, kCloneThread = 0x1'0000;
 
 ArgTest is(unsigned index, std::uint64_t value) {
   return {static_cast<std::uint8_t>(index), Compare::eq, Width::low32, value, ~std::uint64_t{0}};
@@ -80,7 +81,10 @@ class RuleWriter {
       case absent:
         return add(Action::fail(ENOSYS));
       case clone_flags:
-        allow({masked(0, kNamespaceFlags, 0)});
+        // Whoever shares its descriptors is a thread: locks of a process that has ended, held by another one, are in
+        // no table.
+        allow({masked(0, kNamespaceFlags | kCloneFiles, 0)});
+        allow({masked(0, kNamespaceFlags | kCloneThread, kCloneThread)});
         return refuse();
       case socket_kind:
         return write_socket();
@@ -143,6 +147,8 @@ class RuleWriter {
       case segment_flags:
         return accounted_without(2, kSegmentHuge);
       case file_command:
+        // The kernel's table of locks does not say whose the locks of open files are, and nobody charges for them.
+        for (const auto command : {kFOfdSetLock, kFOfdSetLockWait}) add(refusal(EINVAL), {is(1, command)});
         if (!options_.memory_is_accounted) refuse({is(1, kFSetPipeSize)});
         refuse({is(1, kFNotify)});
         return allow();

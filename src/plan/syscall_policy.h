@@ -19,7 +19,7 @@ namespace pctx {
 enum class Condition : std::uint8_t {
   always,
   absent,             // answers ENOSYS
-  clone_flags,        // no flag that makes a namespace
+  clone_flags,        // no flag that makes a namespace, nor descriptors shared with what is no thread
   socket_kind,        // unix, TCP, UDP
   socketpair_kind,    // unix
   socket_option,      // not TCP_ULP
@@ -39,7 +39,7 @@ enum class Condition : std::uint8_t {
   mapping_flags,      // not huge pages; not shared anonymous memory, unless accounted; see shared_allowance()
   memfd_flags,        // only if memory is accounted, and not of huge pages
   segment_flags,      // the same
-  file_command,       // not F_NOTIFY; not F_SETPIPE_SZ, unless memory is accounted
+  file_command,       // not F_NOTIFY; no lock of an open file; not F_SETPIPE_SZ, unless memory is accounted
   watch_events,       // none that somebody who only reads causes
   memory_accounted,   // only if memory is accounted
   zygote_setns,       // only for a Zygote: one kind of namespace at a time, by a descriptor that it was given

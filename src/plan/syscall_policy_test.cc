@@ -202,6 +202,25 @@ TEST(SyscallPolicy, clone_refuses_every_combination_with_a_namespace_flag) {
   }
 }
 
+TEST(SyscallPolicy, descriptors_are_shared_by_threads_only) {
+  const Guest guest(kRelaxed);
+  constexpr std::uint64_t kThread = CLONE_VM | CLONE_SIGHAND | CLONE_THREAD;
+  EXPECT_EQ(guest.answer("clone", {CLONE_FILES | 17}), fails_with(EPERM));
+  EXPECT_EQ(guest.answer("clone", {CLONE_FILES | CLONE_VM | CLONE_VFORK | kUpper}), fails_with(EPERM));
+  EXPECT_EQ(guest.answer("clone", {CLONE_FILES | kThread}), kAllow);
+  EXPECT_EQ(guest.answer("clone", {kThread}), kAllow);
+}
+
+TEST(SyscallPolicy, locks_of_open_files_look_absent) {
+  for (const FilterOptions& options : {FilterOptions{}, kRelaxed}) {
+    const Guest guest(options);
+    for (const std::uint64_t command : {F_OFD_SETLK, F_OFD_SETLKW})
+      EXPECT_EQ(guest.answer("fcntl", {3, command | kUpper}), fails_with(EINVAL));
+    for (const std::uint64_t command : {F_SETLK, F_SETLKW, F_OFD_GETLK, F_DUPFD_CLOEXEC})
+      EXPECT_EQ(guest.answer("fcntl", {3, command}), kAllow);
+  }
+}
+
 TEST(SyscallPolicy, clone3_looks_absent_so_that_glibc_falls_back) {
   for (const Refusal refusal : {Refusal::error, Refusal::notify}) {
     EXPECT_EQ(Guest({.refusal = refusal}).answer("clone3", {0x1000, 88}), fails_with(ENOSYS));

@@ -13,6 +13,7 @@ PARKED = {
     "tables": "page tables of a sparse mapping",
     "relay": "a process whose threads are gone before they can be looked at",
 }
+MANY_LOCKS = ("100", "300")
 
 
 @pytest.fixture
@@ -72,6 +73,12 @@ def test_shared_memory_that_no_cgroup_counts_is_counted_as_if_it_stayed(inside, 
     assert run(5, 1) == ("exited", ["mapped"] * 4 + ["refused"], ["MAP_SHARED | MAP_ANONYMOUS"])
     assert run(0, 46) == ("exited", [], [])
     assert run(4, 46)[0] == "out_of_memory"
+
+
+@pytest.mark.parametrize(("kind", "refused"), [("open", "fcntl 22"), ("orphaned", "clone 1")])
+def test_guest_cannot_hold_file_locks_that_nobody_can_count(attack, attacker, outside, kind, refused):
+    assert attack("locks", kind, *MANY_LOCKS).stdout == f"refused {refused}\n"
+    assert outside([attacker("locks"), kind, *MANY_LOCKS, "0"]).stdout == "held 30000\n"
 
 
 def test_one_process_out_of_memory_ends_the_whole_box(inside):
