@@ -213,6 +213,8 @@ def ended(end: Mapping[str, Any], name: str, settings: Settings) -> SandboxError
     said = f" ({_text(outcome.get('message'), 1000)})" if outcome.get("message") else ""
     if kind == "timed_out":
         return timed_out(name, settings, cpu=str(limit) in ("cpu-time", "cpu_time"))
+    if kind == "out_of_memory" and limit != "memory":
+        return SandboxMemoryError(f"{name}() was stopped{said}")
     if kind == "out_of_memory":
         return SandboxMemoryError(
             f"{name}() needed more than memory_mb={settings.memory_mb} and was stopped\n"

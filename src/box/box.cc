@@ -16,6 +16,7 @@
 #include "box/account.h"
 #include "box/cgroup.h"
 #include "box/janitor.h"
+#include "box/lookout.h"
 #include "box/network.h"
 #include "box/pty.h"
 #include "box/stream.h"
@@ -93,6 +94,8 @@ class Supervisor {
   void on_network(const StatusFrame& frame, FrameFds& fds);
   void collect_record();
   void check_limits();
+  void watch_kernel_memory();
+  void on_excess();
   int wait_budget() const;
 
   const Plan& plan_;
@@ -107,6 +110,8 @@ class Supervisor {
   Spawned box_;
   Fd memory_event_, master_;
   TreeMeter meter_;
+  Lookout lookout_;
+  Fd diag_, excess_;
   RawTerminal raw_;
   Stream in_, out_, err_;
   DenialLog denials_;
@@ -117,7 +122,7 @@ class Supervisor {
   std::optional<NetworkRecord> record_;
   std::optional<FolderSnapshot> before_;
   Fd mnt_;
-  Clock::time_point started_, next_check_, next_tick_;
+  Clock::time_point started_, next_check_, first_look_, next_tick_;
   std::optional<Clock::time_point> kill_at_;  // init has been told to end the box
   bool running_ = false;
   bool ended_ = false;  // init told us how the guest ended
@@ -142,6 +147,7 @@ Result<void> Supervisor::start() {
   PCTX_TRY(head_->cgroup.bind(plan_));
   started_ = Clock::now();
   next_check_ = started_;
+  first_look_ = started_ + kFirstLook;
   next_tick_ = started_ + kTick;
   box_ = PCTX_TRY(std::move(head_->embryo).grow(plan_, command_));
   running_ = true;
@@ -203,6 +209,8 @@ void Supervisor::on_status() {
       // init is on its way out, and takes its time. The janitor may go meanwhile: should we be killed now, the next run
       // sweeps.
       janitor_.release();
+      excess_.reset();
+      lookout_.release();
       cgroup_usage_ = cgroup_.usage();
       meter_.measure_rest();
       // From here on its usage tells whether memory ran out: v1 also wakes whoever listens when a cgroup is removed.
@@ -217,7 +225,10 @@ void Supervisor::on_status() {
       meter_.watch_tree(std::move(fds[0]), std::move(fds[1]));
       break;
     case Message::sockets:
-      meter_.watch_sockets(std::move(fds[0]), (plan_.namespaces & CLONE_NEWNET) != 0);
+      if (plan_.watchdog.memory)
+        meter_.watch_sockets(std::move(fds[0]), (plan_.namespaces & CLONE_NEWNET) != 0);
+      else if ((plan_.namespaces & CLONE_NEWNET) != 0)  // on the host's network the sockets are everybody's
+        diag_ = std::move(fds[0]);
       break;
     case Message::network:
       on_network(frame, fds);
@@ -276,6 +287,21 @@ void Supervisor::on_signal() {
   }
 }
 
+void Supervisor::watch_kernel_memory() {
+  auto watched = lookout_.watch({meter_.proc(), diag_.get(), plan_.policy.limits.memory});
+  diag_.reset();
+  if (watched)
+    excess_ = *std::move(watched);
+  else
+    on_excess();
+}
+
+void Supervisor::on_excess() {
+  if (!read_excess(excess_.get(), verdict_) && !failure_) failure_ = lookout_lost();
+  excess_.reset();
+  end_box();
+}
+
 void Supervisor::check_limits() {
   const auto now = Clock::now();
   const Limits& limits = plan_.policy.limits;
@@ -286,6 +312,10 @@ void Supervisor::check_limits() {
     next_check_ = now + kWatchInterval;
     meter_.count_shared(denials_.book().shared());
     over |= over_limits(plan_, meter_, cgroup_, verdict_);
+  }
+  if (meter_ && !ended_ && now >= first_look_) {
+    first_look_ = Clock::time_point::max();
+    watch_kernel_memory();
   }
   if (options_.tick && now >= next_tick_) {
     next_tick_ = now + kTick;
@@ -304,6 +334,7 @@ int Supervisor::wait_budget() const {
   else if (plan_.policy.limits.timeout.count() > 0)
     until = std::min(until, started_ + plan_.policy.limits.timeout);
   if (plan_.watchdog.any()) until = std::min(until, std::max(next_check_, now + Millis{1}));
+  if (meter_ && !ended_) until = std::min(until, std::max(first_look_, now + Millis{1}));
   if (options_.tick) until = std::min(until, std::max(next_tick_, now + Millis{1}));
   if (denials_.slowed(now)) until = std::min(until, now + Millis{1});
   const auto left = std::chrono::ceil<Millis>(until - now).count();
@@ -316,6 +347,7 @@ Result<void> Supervisor::supervise() {
     status,
     signal,
     memory,
+    excess,
     denial,
     relay,
     in_read,
@@ -333,6 +365,7 @@ Result<void> Supervisor::supervise() {
     watch(status, box_.status.get(), POLLIN);
     watch(signal, signals_.fd(), POLLIN);
     watch(memory, memory_event_.get(), POLLIN);
+    watch(excess, excess_.get(), POLLIN);
     watch(denial, denials_.poll_fd(Clock::now()), POLLIN);
     watch(relay, relay_.fd(), POLLIN);
     watch(in_read, in_.read_fd(), POLLIN);
@@ -350,6 +383,7 @@ Result<void> Supervisor::supervise() {
       memory_event_.reset();
       end_box();
     }
+    if (ready(excess) && excess_) on_excess();
     // POLLHUP without POLLIN: the last process under the filter is gone.
     if ((fds[denial].revents & POLLIN) != 0)
       denials_.serve(Clock::now());

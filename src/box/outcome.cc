@@ -51,6 +51,9 @@ Outcome judge(const Verdict& verdict, const Limits& limits) {
   };
   // A guest that ended by itself before our kill arrived has ended by itself.
   const bool killed = WIFSIGNALED(status) && WTERMSIG(status) == SIGKILL;
+  if (verdict.locks_over && killed)
+    return stopped(OutcomeKind::out_of_memory, "",  // no option moves it
+                   fmt::format("out of memory: more than {} file locks, which --memory cannot count", kMostLocks));
   if (verdict.memory_over && (killed || !WIFEXITED(status)))
     return stopped(OutcomeKind::out_of_memory, "memory",
                    fmt::format("out of memory: limit {} (--memory)", format_size(limits.memory)));

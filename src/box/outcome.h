@@ -1,6 +1,7 @@
 // How the guest ended. Never mixed with Error, which is how *we* failed.
 #pragma once
 
+#include <cstdint>
 #include <string>
 
 #include "policy/policy.h"
@@ -22,12 +23,16 @@ struct Outcome {
 
 const char* name(OutcomeKind kind);
 
+// In one box. Everyday programs hold a handful; what so many take is 2 MiB of the kernel's.
+inline constexpr std::uint64_t kMostLocks = 10'000;
+
 struct Verdict {
   int wait_status = 0;         // of the guest's main process
   bool timed_out = false;      // we killed it
   bool cpu_time_over = false;  // we killed it
   bool output_over = false;    // we killed it
   bool memory_over = false;    // we or the kernel killed something of it for memory
+  bool locks_over = false;     // we killed it for file locks, memory that nobody charges
   bool pids_over = false;      // we killed it
   // For which calls the filter sends SIGSYS, in words; empty without a filter. The wait status does not carry si_code:
   // a guest that sends itself SIGSYS looks the same, and can only make its own ending look worse.

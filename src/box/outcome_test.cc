@@ -25,6 +25,14 @@ TEST(Outcome, a_guests_own_sigkill_is_not_out_of_memory) {
   EXPECT_EQ(memory.sentence, "out of memory: limit 64 MiB (--memory)");
 }
 
+TEST(Outcome, file_locks_are_memory_and_named) {
+  const Outcome outcome = judge({.wait_status = SIGKILL, .locks_over = true}, {});
+  EXPECT_EQ(outcome.kind, OutcomeKind::out_of_memory);
+  EXPECT_EQ(outcome.limit, "");
+  EXPECT_EQ(outcome.sentence, "out of memory: more than 10000 file locks, which --memory cannot count");
+  EXPECT_EQ(judge({.wait_status = exited(0), .locks_over = true}, {}).kind, OutcomeKind::exited);
+}
+
 TEST(Outcome, a_guest_that_survives_the_death_of_its_child_has_exited) {
   // One child was killed for memory, the parent noticed and ended by itself.
   EXPECT_EQ(judge({.wait_status = exited(1), .memory_over = true}, {}).kind, OutcomeKind::exited);

@@ -1,17 +1,25 @@
-// What the sockets of a box hold in their buffers: memory that belongs to no process and that only a cgroup would
-// count.
+// What the sockets of a box hold, their buffers and themselves: memory that belongs to no process, that cgroup v1 does
+// not count and v2 not for connections that nobody has accepted.
 #pragma once
 
 #include <array>
 #include <cstddef>
 #include <cstdint>
-#include <string>
+#include <optional>
 #include <string_view>
 #include <utility>
 
 #include "base/fd.h"
 
 namespace pctx {
+
+// Of one network namespace: unix, TCP, UDP, and the two over IPv6. Whether accepted or not, and orphans too.
+struct SocketCounts {
+  std::array<std::uint64_t, 5> of{};
+  std::uint64_t closed = 0;  // connections in TIME_WAIT
+
+  std::uint64_t memory() const;  // without what is in their buffers
+};
 
 class SocketMeter {
  public:
@@ -20,17 +28,20 @@ class SocketMeter {
   SocketMeter(Fd diag, bool own_network) : diag_(std::move(diag)), own_network_(own_network) {}
 
   // What each socket tells; where the kernel cannot list a kind of them (it lacks a module such as unix_diag), the most
-  // that as many could hold. `guest` is a process of the guest's in the box's /proc, `proc`.
-  std::uint64_t measure(int proc, const std::string& guest);
+  // that as many could hold. `proc` is the box's /proc. Above `limit` nothing more is looked at.
+  std::uint64_t measure(int proc, std::uint64_t limit);
 
  private:
-  static constexpr std::size_t kKinds = 5;
+  std::optional<SocketCounts> count(int proc);
 
   Fd diag_;
+  Fd table_, table6_;  // /proc/net/sockstat of the box
   bool own_network_ = false;
   // Asked once only: the kernel starts modprobe for each question about a kind that it does not know.
-  std::array<bool, kKinds> unknown_{};
+  std::array<bool, 5> unknown_{};
 };
+
+SocketCounts socket_counts(std::string_view sockstat, std::string_view sockstat6);
 
 // "UDP: inuse 5 mem 2" has 5 for "UDP", "inuse"; 0 where there is no such line or word. Of /proc/net/sockstat.
 std::uint64_t sockstat_count(std::string_view table, std::string_view line, std::string_view word);

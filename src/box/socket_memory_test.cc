@@ -25,7 +25,19 @@ TEST(SocketMemory, counts_nothing_where_there_is_no_such_line) {
   EXPECT_EQ(sockstat_count("", "TCP", "inuse"), 0U);
 }
 
-TEST(SocketMemory, is_none_without_a_namespace_to_look_into) { EXPECT_EQ(SocketMeter{}.measure(-1, "1"), 0U); }
+TEST(SocketMemory, tells_the_kinds_of_sockets_apart) {
+  const SocketCounts counts = socket_counts(kTable, "TCP6: inuse 1\nUDP6: inuse 3\n");
+  EXPECT_EQ(counts.of, (std::array<std::uint64_t, 5>{1, 5, 2, 1, 3}));  // what is left of 12 is local
+  EXPECT_EQ(counts.closed, 7U);
+  EXPECT_EQ(socket_counts("sockets: used 2\nTCP: inuse 5\n", "").of[0], 0U);  // counted at different times
+}
+
+TEST(SocketMemory, counts_a_connection_that_nobody_has_accepted) {
+  EXPECT_EQ(SocketCounts{}.memory(), 0U);
+  EXPECT_GE(socket_counts("sockets: used 20000\nTCP: inuse 20000 tw 20000\n", "").memory(), 80'000'000U);
+}
+
+TEST(SocketMemory, is_none_without_a_namespace_to_look_into) { EXPECT_EQ(SocketMeter{}.measure(-1, 1), 0U); }
 
 }  // namespace
 }  // namespace pctx

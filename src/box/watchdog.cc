@@ -205,15 +205,13 @@ TreeUsage TreeMeter::measure(std::uint64_t memory_limit) {
 
   if (looks_++ % kCloseLookEvery == 0) {
     std::map<std::string, std::uint64_t> objects;
+    in_kernel_ = sockets_.measure(proc_.get(), memory_limit);
     for (const std::string& holder : holders) shared_anonymous(proc_.get(), holder, objects);
-    parked_ = in_sockets_ = 0;
+    parked_ = 0;
     for (const auto& [object, size] : objects) parked_ += size;
-    // init joins the network namespace later than the guest, which makes it.
-    const auto guest = std::find_if(pids.begin(), pids.end(), [](const std::string& pid) { return pid != "1"; });
-    if (guest != pids.end()) in_sockets_ = sockets_.measure(proc_.get(), *guest);
   }
   const auto total = [&](const Resident& of, std::uint64_t granted) {
-    return stored + of.own + std::max(of.shared, std::max(parked_, granted) + in_sockets_);
+    return stored + of.own + std::max({of.shared, parked_, granted}) + in_kernel_;
   };
   const auto shares = [&] {
     Resident exact;

@@ -18,7 +18,8 @@
 namespace pctx {
 
 struct TreeUsage {
-  std::uint64_t memory = 0;  // anonymous and shared memory of every process, page tables, scratch space, socket buffers
+  // Anonymous and shared memory of every process, page tables, scratch space, sockets.
+  std::uint64_t memory = 0;
   std::uint64_t processes = 0;
   Millis cpu{0};
 };
@@ -37,6 +38,7 @@ class TreeMeter {
   void count_shared(std::uint64_t granted) { shared_ = granted; }
 
   explicit operator bool() const { return static_cast<bool>(proc_); }
+  int proc() const { return proc_.get(); }
   // `limit` is where counting shared pages twice starts to matter: above it the exact, dearer figure is taken. Also for
   // a new highest, but then not so often that it costs.
   TreeUsage measure(std::uint64_t memory_limit);
@@ -57,7 +59,7 @@ class TreeMeter {
   std::optional<TreeUsage> highest_;
   std::chrono::steady_clock::time_point next_exact_{};
   std::uint64_t shared_ = 0;
-  std::uint64_t parked_ = 0, in_sockets_ = 0;          // as of the last closer look
+  std::uint64_t parked_ = 0, in_kernel_ = 0;           // as of the last closer look
   std::map<std::string, std::uint64_t> living_ticks_;  // by pid and start time
   std::uint64_t dead_ticks_ = 0;
 };

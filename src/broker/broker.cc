@@ -73,6 +73,7 @@ class Broker {
 
   sys::Loop& loop_;
   Mover mover_{loop_};
+  Lookout lookout_;
   Fd listener_;
   BrokerOptions options_;
   RelayKeeper relay_{RelayKeeper::Serves::many_boxes};
@@ -207,7 +208,7 @@ Result<Broker::Entry*> Broker::entry_for(const PoolSpec& spec) {
   retire(spec.family());
   Entry entry;
   entry.family = spec.family();
-  entry.pool = PCTX_TRY(Pool::start(loop_, mover_, relay_, spec,
+  entry.pool = PCTX_TRY(Pool::start(loop_, mover_, lookout_, relay_, spec,
                                     {.available = [this, key] { serve_queue(key); },
                                      .exited = [this](Worker& worker) { on_exited(worker); },
                                      .ended = [this](Worker& worker) { on_ended(worker); },

@@ -46,8 +46,8 @@ Error talks_out_of_turn() {
 
 }  // namespace
 
-Result<std::unique_ptr<Pool>> Pool::start(sys::Loop& loop, Mover& mover, RelayKeeper& relay, const PoolSpec& spec,
-                                          Listener listener) {
+Result<std::unique_ptr<Pool>> Pool::start(sys::Loop& loop, Mover& mover, Lookout& lookout, RelayKeeper& relay,
+                                          const PoolSpec& spec, Listener listener) {
   Policy policy = spec.policy;
   if (policy.network == Network::host && !spec.scripts)
     return usage_error("a Worker has no network of the host's", "leave 'network' out of the policy");
@@ -57,7 +57,7 @@ Result<std::unique_ptr<Pool>> Pool::start(sys::Loop& loop, Mover& mover, RelayKe
   inputs.folder = spec.folder;
   Plan plan = PCTX_TRY(compile_here(policy, std::move(inputs)));
   if (plan.network) PCTX_TRY(relay.start());
-  std::unique_ptr<Pool> pool{new Pool(loop, mover, relay, std::move(plan), std::move(listener))};
+  std::unique_ptr<Pool> pool{new Pool(loop, mover, lookout, relay, std::move(plan), std::move(listener))};
   // Forks and imports take their Zygote's own time, of which no call may use up the rest.
   std::erase_if(pool->plan_.rlimits, [](const ResourceLimit& limit) { return limit.resource == RLIMIT_CPU; });
   // Every process below the maker counts for the Zygote's own fork; Workers get theirs when they are made.
@@ -415,6 +415,7 @@ void Pool::add_worker() {
                                     },
                                     [this] { return zygote_.pid; },
                                     mover_,
+                                    lookout_,
                                     folders_};
   auto worker =
       std::make_unique<Worker>(loop_, plan_, next_tag_, around, [this](Worker& changed) { on_change(changed); });

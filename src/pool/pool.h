@@ -28,8 +28,8 @@ class Pool {
     std::function<bool()> room;                // one more Worker may live
   };
 
-  static Result<std::unique_ptr<Pool>> start(sys::Loop& loop, Mover& mover, RelayKeeper& relay, const PoolSpec& spec,
-                                             Listener listener);
+  static Result<std::unique_ptr<Pool>> start(sys::Loop& loop, Mover& mover, Lookout& lookout, RelayKeeper& relay,
+                                             const PoolSpec& spec, Listener listener);
   ~Pool();
   Pool(const Pool&) = delete;
   Pool& operator=(const Pool&) = delete;
@@ -56,8 +56,13 @@ class Pool {
     Clock::time_point since;
   };
 
-  Pool(sys::Loop& loop, Mover& mover, RelayKeeper& relay, Plan plan, Listener listener)
-      : loop_(loop), mover_(mover), relay_(relay), plan_(std::move(plan)), listener_(std::move(listener)) {}
+  Pool(sys::Loop& loop, Mover& mover, Lookout& lookout, RelayKeeper& relay, Plan plan, Listener listener)
+      : loop_(loop),
+        mover_(mover),
+        lookout_(lookout),
+        relay_(relay),
+        plan_(std::move(plan)),
+        listener_(std::move(listener)) {}
   void on_maker();
   void on_zygote_status();
   void on_zygote_end();
@@ -78,6 +83,7 @@ class Pool {
 
   sys::Loop& loop_;
   Mover& mover_;
+  Lookout& lookout_;
   RelayKeeper& relay_;  // the Broker's one
   Plan plan_;
   Listener listener_;

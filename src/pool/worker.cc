@@ -55,6 +55,7 @@ Worker::~Worker() {
   loop_.cancel(deadline_);
   loop_.cancel(watch_);
   loop_.cancel(ending_);
+  stop_looking();
   around_.mover.forget(moving_);
   around_.folders.forget(tag_);
   for (const Fd* fd : {&status_, &made_, &memory_event_, &socket_}) loop_.forget(fd->get());
@@ -250,7 +251,25 @@ void Worker::start_call(std::optional<Millis> timeout) {
       kill();
     });
   if (plan_.watchdog.any()) check_limits();
+  if (meter_) look_ = loop_.after(kFirstLook, [this] { watch_kernel_memory(); });
   become(State::running);
+}
+
+void Worker::watch_kernel_memory() {
+  auto watched = around_.lookout.watch({meter_.proc(), diag_.get(), plan_.policy.limits.memory});
+  if (!watched) return fail(std::move(watched).error());
+  excess_ = *std::move(watched);
+  loop_.watch(excess_.get(), EPOLLIN, [this](std::uint32_t) {
+    const bool told = read_excess(excess_.get(), verdict_);
+    stop_looking();
+    told ? kill() : fail(lookout_lost());
+  });
+}
+
+void Worker::stop_looking() {
+  loop_.cancel(look_);
+  loop_.forget(excess_.get());
+  excess_.reset();
 }
 
 void Worker::check_limits() {
@@ -283,6 +302,7 @@ void Worker::discard() {
 void Worker::kill() {
   loop_.cancel(deadline_);
   loop_.cancel(watch_);
+  stop_looking();
   if (!pidfd_ || ending_ != 0) return;
   const auto kill_init = [this] { (void)abi::pidfd_send_signal(pidfd_.get(), SIGKILL); };
   const bool counts = state_ == State::running && !discarded_ && !error_ && !all_known() && !cgroup_.counts_cpu();
@@ -305,7 +325,10 @@ void Worker::on_status() {
     case Message::network:
       return on_network(frame, fds);
     case Message::sockets:
-      meter_.watch_sockets(std::move(fds[0]), true);
+      if (plan_.watchdog.memory)
+        meter_.watch_sockets(std::move(fds[0]), plan_.policy.network != Network::host);
+      else if (plan_.policy.network != Network::host)  // there the sockets are everybody's
+        diag_ = std::move(fds[0]);
       break;
     default:
       break;
@@ -327,6 +350,7 @@ void Worker::on_exit(int wait_status) {
   told_ = true;
   verdict_.wait_status = wait_status;
   ended_at_ = Clock::now();
+  stop_looking();
   usage_ = cgroup_.usage();
   others_ = !usage_.cpu_microseconds && !was_all();
 }
@@ -345,6 +369,7 @@ void Worker::on_reaped(std::optional<Millis> cpu) {
   loop_.cancel(deadline_);
   loop_.cancel(watch_);
   loop_.cancel(ending_);
+  stop_looking();
   for (const Fd* fd : {&status_, &made_, &memory_event_, &socket_}) loop_.forget(fd->get());
   if (!told_) {
     verdict_.wait_status = SIGKILL;

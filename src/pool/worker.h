@@ -9,6 +9,7 @@
 #include "base/fd.h"
 #include "box/account.h"
 #include "box/cgroup.h"
+#include "box/lookout.h"
 #include "box/network.h"
 #include "box/outcome.h"
 #include "box/receipt.h"
@@ -49,6 +50,7 @@ class Worker {
     std::function<std::set<pid_t>()> known;
     std::function<pid_t()> zygote;
     Mover& mover;
+    Lookout& lookout;
     FolderLender& folders;
   };
   Worker(sys::Loop& loop, const Plan& plan, std::uint16_t tag, Surroundings around,
@@ -96,6 +98,8 @@ class Worker {
   void on_status();
   void on_ready_byte();
   void check_limits();
+  void watch_kernel_memory();
+  void stop_looking();
   Result<void> inspect();
   void spread_over_cpus();
   void on_network(const StatusFrame& frame, FrameFds& fds);
@@ -117,6 +121,7 @@ class Worker {
   std::vector<Fd> tasks_;
   std::vector<Fd> namespaces_;  // until the Zygote has them
   Fd pidfd_, status_, made_, memory_event_;
+  Fd diag_, excess_;                                      // for the Lookout, from it
   Fd socket_, out_, err_;                                 // the caller's ends
   Fd their_null_, their_socket_, their_out_, their_err_;  // until we know them again in the Worker
   TreeMeter meter_;
@@ -126,7 +131,7 @@ class Worker {
   std::optional<NetworkRecord> record_;
   std::shared_ptr<bool> alive_ = std::make_shared<bool>(true);  // for answers that may come after us
   Mover::Ticket moving_ = 0;
-  sys::Loop::TimerId deadline_ = 0, watch_ = 0, patience_ = 0, ending_ = 0;
+  sys::Loop::TimerId deadline_ = 0, watch_ = 0, look_ = 0, patience_ = 0, ending_ = 0;
   Verdict verdict_;
   Millis timeout_{0};
   bool told_ = false;    // we know how it ended

@@ -3,6 +3,7 @@
 #define _GNU_SOURCE
 #include <errno.h>
 #include <fcntl.h>
+#include <netinet/in.h>
 #include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -72,6 +73,69 @@ static void park_sockets(int mebibytes) {
       ssize_t put;
       while ((put = write(ends[side], block, sizeof block)) > 0) held += put;
     }
+  }
+}
+
+static struct sockaddr_in bound(int fd, int last) {
+  struct sockaddr_in at = {.sin_family = AF_INET};
+  at.sin_addr.s_addr = htonl(0x7f000000 + last);
+  socklen_t size = sizeof at;
+  if (fd < 0 || bind(fd, (void*)&at, size) != 0 || getsockname(fd, (void*)&at, &size) != 0) refuse("socket");
+  return at;
+}
+
+static int connected(const struct sockaddr_in* to) {
+  int fd = socket(AF_INET, SOCK_STREAM, 0);
+  if (fd < 0) refuse("socket");
+  if (connect(fd, (void*)to, sizeof *to) != 0) refuse("connect");
+  return fd;
+}
+
+// Connections that nobody accepts, so many that at `each` bytes they are all of it. Closed again: the data that was
+// sent and the other end stay with the kernel, and no descriptor is left of them.
+static void park_connections(size_t size, size_t each, size_t send_each) {
+  static char block[65536];
+  struct sockaddr_in to;
+  const int in_one = 1000;  // a listener takes 4096
+  for (size_t i = 0; i < size / each; ++i) {
+    if (i % in_one == 0) {
+      int listener = socket(AF_INET, SOCK_STREAM, 0), small = 1;
+      if (send_each != 0) setsockopt(listener, SOL_SOCKET, SO_RCVBUF, &small, sizeof small);
+      to = bound(listener, 1 + i / in_one);
+      if (listen(listener, 4096) != 0) refuse("listen");
+    }
+    int fd = connected(&to);
+    if (send_each != 0) send(fd, block, send_each, MSG_DONTWAIT);
+    close(fd);
+  }
+}
+
+static void fill_tcp(size_t size) {
+  static char block[65536];
+  int listener = socket(AF_INET, SOCK_STREAM, 0);
+  struct sockaddr_in to = bound(listener, 1);
+  if (listen(listener, 4096) != 0) refuse("listen");
+  for (size_t held = 0; held < size;) {
+    int fd = connected(&to);
+    ssize_t put;
+    while ((put = send(fd, block, sizeof block, MSG_DONTWAIT)) > 0) held += put;
+  }
+}
+
+static void fill_udp(size_t size) {
+  static char block[60000];
+  for (size_t held = 0; held < size;) {
+    int fd = socket(AF_INET, SOCK_DGRAM, 0), big = 1 << 30;
+    setsockopt(fd, SOL_SOCKET, SO_RCVBUF, &big, sizeof big);
+    struct sockaddr_in to = bound(fd, 1);
+    unsigned memory[9] = {0}, before;
+    do {
+      before = memory[0];
+      socklen_t got = sizeof memory;
+      sendto(fd, block, sizeof block, MSG_DONTWAIT, (void*)&to, sizeof to);
+      if (getsockopt(fd, SOL_SOCKET, SO_MEMINFO, memory, &got) != 0) refuse("getsockopt");
+    } while (memory[0] > before);
+    held += memory[0];
   }
 }
 
@@ -178,6 +242,14 @@ int main(int argc, char** argv) {
     hide(take_in_thread, n, stays);
   else if (!strcmp(kind, "relay"))
     hide(hand_on, n, stays);
+  else if (!strcmp(kind, "tcp"))
+    fill_tcp(size);
+  else if (!strcmp(kind, "udp"))
+    fill_udp(size);
+  else if (!strcmp(kind, "unaccepted"))
+    park_connections(size, 4096, 0);
+  else if (!strcmp(kind, "orphans"))
+    park_connections(size, 16384, 16384);
   else
     return 2;
   if (strcmp(kind, "children")) sleep(stays);

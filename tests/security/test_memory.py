@@ -13,6 +13,13 @@ PARKED = {
     "tables": "page tables of a sparse mapping",
     "relay": "a process whose threads are gone before they can be looked at",
 }
+# No cgroup of version 1 counts what is in sockets, and version 2 not what nobody has accepted.
+IN_KERNEL = {
+    "tcp": "data that nobody reads",
+    "udp": "the same in datagrams",
+    "unaccepted": "connections that wait to be accepted, whose clients are gone",
+    "orphans": "data of closed sockets that cannot be delivered",
+}
 MANY_LOCKS = ("100", "300")
 
 
@@ -73,6 +80,24 @@ def test_shared_memory_that_no_cgroup_counts_is_counted_as_if_it_stayed(inside, 
     assert run(5, 1) == ("exited", ["mapped"] * 4 + ["refused"], ["MAP_SHARED | MAP_ANONYMOUS"])
     assert run(0, 46) == ("exited", [], [])
     assert run(4, 46)[0] == "out_of_memory"
+
+
+@pytest.mark.parametrize("kind", IN_KERNEL)
+def test_guest_cannot_fill_the_kernel_with(attack, kind):
+    ended = attack("hog", kind, "160", options=LIMIT)
+    assert (ended.kind, ended.limit) == ("out_of_memory", "memory")
+    assert "held" not in ended.stdout
+    control = attack("hog", kind, "160", "1", options=("--memory", "900M"))
+    assert (control.kind, control.stdout) == ("exited", "held 160\n")
+
+
+def test_guest_cannot_fill_the_kernel_with_file_locks(attack, attacker, outside):
+    ended = attack("locks", "posix", *MANY_LOCKS)
+    assert (ended.kind, ended.limit, ended.status) == ("out_of_memory", None, 137)
+    assert ended.outcome["message"] == "out of memory: more than 10000 file locks, which --memory cannot count"
+    assert ended.stdout == ""
+    assert attack("locks", "posix", "10", "300", "1").stdout == "held 3000\n"
+    assert outside([attacker("locks"), "posix", *MANY_LOCKS, "0"]).stdout == "held 30000\n"
 
 
 @pytest.mark.parametrize(("kind", "refused"), [("open", "fcntl 22"), ("orphaned", "clone 1")])

@@ -74,6 +74,51 @@ def test_memory(hog):
     assert sandbox(memory_mb=768)(hog)(400, 1) == 400
 
 
+def in_tcp(megabytes, stays):
+    import socket
+    import time
+
+    listener = socket.create_server(("127.0.0.1", 0), backlog=4096)
+    kept, held, block = [listener], 0, bytes(1 << 16)
+    while held < megabytes << 20:
+        kept.append(socket.create_connection(listener.getsockname()))
+        kept[-1].setblocking(False)
+        try:
+            while True:
+                held += kept[-1].send(block)
+        except BlockingIOError:
+            pass
+    time.sleep(stays)
+    return megabytes
+
+
+@pytest.mark.usefixtures("unharmed")
+def test_memory_of_sockets():
+    with pytest.raises(SandboxMemoryError, match="memory_mb=128"):
+        sandbox(memory_mb=128)(in_tcp)(300, 20)
+    assert sandbox(memory_mb=900)(in_tcp)(300, 1) == 300
+
+
+def locks(files, stays):
+    import fcntl
+    import tempfile
+    import time
+
+    kept = [tempfile.TemporaryFile() for _ in range(files)]  # noqa: SIM115 - they stay open
+    for file in kept:
+        for at in range(300, 0, -1):
+            fcntl.lockf(file, fcntl.LOCK_EX | fcntl.LOCK_NB, 1, 2 * at)
+    time.sleep(stays)
+    return files
+
+
+@pytest.mark.usefixtures("unharmed")
+def test_file_locks():
+    with pytest.raises(SandboxMemoryError, match="more than 10000 file locks"):
+        sandbox(locks)(100, 20)
+    assert sandbox(locks)(10, 1) == 10
+
+
 @pytest.mark.usefixtures("unharmed")
 def test_disk():
     with pytest.raises(SandboxExecutionError, match="disk_mb=16") as caught:
