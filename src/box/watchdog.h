@@ -18,7 +18,7 @@
 namespace pctx {
 
 struct TreeUsage {
-  // Anonymous and shared memory of every process, page tables, scratch space, sockets.
+  // Anonymous and shared memory of every process, page tables and mappings, scratch space, sockets.
   std::uint64_t memory = 0;
   std::uint64_t processes = 0;
   Millis cpu{0};

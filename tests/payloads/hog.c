@@ -139,6 +139,29 @@ static void fill_udp(size_t size) {
   }
 }
 
+// Mappings of their own, page for page: one of two may be read. 128 bytes is less than the kernel has for each.
+static void park_mappings(size_t size) {
+  size_t left = size / 128;
+  while (left > 0) {
+    const size_t here = left < 60000 ? left : 60000;
+    left -= here;
+    char* at = mmap(0, here * 4096, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    if (at == MAP_FAILED) refuse("mmap");
+    for (size_t i = 0; i < here; i += 2)
+      if (mprotect(at + i * 4096, 4096, PROT_READ) != 0) refuse("mprotect");
+    if (left == 0) return;
+    // A process has so many at most: a child goes on.
+    pid_t pid = fork();
+    if (pid < 0) refuse("fork");
+    if (pid > 0) {
+      int status;
+      waitpid(pid, &status, 0);
+      _exit(WIFEXITED(status) ? WEXITSTATUS(status) : 9);
+    }
+    munmap(at, here * 4096);
+  }
+}
+
 // One byte read per 2 MiB: the data is the shared page of zeros, the tables are real memory.
 static void park_page_tables(int mebibytes) {
   const size_t count = mebibytes * kMebibyte / 4096, span = count << 21;
@@ -250,6 +273,8 @@ int main(int argc, char** argv) {
     park_connections(size, 4096, 0);
   else if (!strcmp(kind, "orphans"))
     park_connections(size, 16384, 16384);
+  else if (!strcmp(kind, "mappings"))
+    park_mappings(size);
   else
     return 2;
   if (strcmp(kind, "children")) sleep(stays);

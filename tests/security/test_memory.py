@@ -15,6 +15,7 @@ PARKED = {
 }
 # No cgroup of version 1 counts what is in sockets, and version 2 not what nobody has accepted.
 IN_KERNEL = {
+    "mappings": "one for every page",
     "tcp": "data that nobody reads",
     "udp": "the same in datagrams",
     "unaccepted": "connections that wait to be accepted, whose clients are gone",
