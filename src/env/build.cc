@@ -109,7 +109,9 @@ Result<Policy> Build::policy_for(const Step& step) const {
   limits.memory = 4_GiB;
   limits.cpus = static_cast<std::uint32_t>(std::clamp(cpus, 1L, 64L) * 1000);
   limits.pids = 1024;
-  limits.files = std::clamp<std::uint64_t>(files.rlim_max, 256, 4096);
+  // Without root a build has our own uid. uv may then have many files; code of packages only what any guest may.
+  policy.allow_degraded.set(index(Layer::subordinate_ids));
+  limits.files = std::clamp<std::uint64_t>(files.rlim_max, 256, request_.source ? 512 : 4096);
   limits.disk = 16_GiB;  // the largest file; the cache is in the tree, /tmp counts as memory
   limits.inodes = 1'000'000;
   const Millis left = request_.timeout - std::chrono::duration_cast<Millis>(Clock::now() - started_);
