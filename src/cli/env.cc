@@ -75,7 +75,7 @@ Result<int> build(EnvArguments& arguments) {
 }
 
 // The same line in the container of a backend.
-Result<int> run_inside_of(const backend::Choice& choice, const Words& words, backend::Wanted wanted,
+Result<int> run_inside_of(const backend::Choice& choice, const Words& words, const backend::Wanted& wanted,
                           const std::string& tools) {
   backend::Command command;
   command.network = true;
@@ -112,7 +112,7 @@ Result<int> build_where_it_can_be(EnvArguments& arguments, const Words& words) {
   backend::Wanted wanted{PCTX_VERSION, {tools}};
   if (const std::size_t bin = python.rfind("/bin/"); !python.starts_with("/usr/") && bin != std::string::npos)
     wanted.lent.push_back(python.substr(0, bin));
-  return run_inside_of(choice, words, std::move(wanted), tools);
+  return run_inside_of(choice, words, wanted, tools);
 }
 
 // `list`, `show` and `prune`: of this host's store, or of the container's.

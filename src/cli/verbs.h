@@ -9,7 +9,7 @@
 #include "base/result.h"
 
 // Only those who describe options include CLI11: it makes a dozen validators in every file that does.
-namespace CLI {
+namespace CLI {  // NOLINT(readability-identifier-naming): theirs
 class App;
 }
 

@@ -41,10 +41,11 @@ class Growing {
 
  private:
   bool grow() {
-    constexpr std::size_t kMost = std::numeric_limits<std::size_t>::max() / 4 / sizeof(T);
+    constexpr std::size_t kEach = sizeof(T);  // NOLINT(bugprone-sizeof-expression): T may be a pointer
+    constexpr std::size_t kMost = std::numeric_limits<std::size_t>::max() / 4 / kEach;
     if (capacity_ > kMost) return false;
     const std::size_t wanted = std::max<std::size_t>(16, 2 * capacity_);
-    void* moved = std::realloc(values_, wanted * sizeof(T));  // NOLINT(bugprone-sizeof-expression): T may be a pointer
+    void* moved = std::realloc(values_, wanted * kEach);
     if (moved == nullptr) return false;
     values_ = static_cast<T*>(moved);
     capacity_ = wanted;
