@@ -214,9 +214,9 @@ TEST(SyscallPolicy, descriptors_are_shared_by_threads_only) {
 TEST(SyscallPolicy, locks_of_open_files_look_absent) {
   for (const FilterOptions& options : {FilterOptions{}, kRelaxed}) {
     const Guest guest(options);
-    for (const std::uint64_t command : {F_OFD_SETLK, F_OFD_SETLKW})
+    for (const std::uint64_t command : Values{F_OFD_SETLK, F_OFD_SETLKW})
       EXPECT_EQ(guest.answer("fcntl", {3, command | kUpper}), fails_with(EINVAL));
-    for (const std::uint64_t command : {F_SETLK, F_SETLKW, F_OFD_GETLK, F_DUPFD_CLOEXEC})
+    for (const std::uint64_t command : Values{F_SETLK, F_SETLKW, F_OFD_GETLK, F_DUPFD_CLOEXEC})
       EXPECT_EQ(guest.answer("fcntl", {3, command}), kAllow);
   }
 }
