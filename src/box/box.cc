@@ -288,7 +288,8 @@ void Supervisor::on_signal() {
 }
 
 void Supervisor::watch_kernel_memory() {
-  auto watched = lookout_.watch({meter_.proc(), diag_.get(), plan_.policy.limits.memory});
+  auto watched = lookout_.watch(
+      {meter_.proc(), diag_.get(), plan_.policy.limits.memory, plan_.cgroup.version == CgroupVersion::v2});
   diag_.reset();
   if (watched)
     excess_ = *std::move(watched);

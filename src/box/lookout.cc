@@ -18,6 +18,8 @@
 #include <string>
 #include <vector>
 
+#include <fmt/format.h>
+
 #include "box/socket_memory.h"
 #include "sys/blocked_signals.h"
 #include "sys/files.h"
@@ -61,14 +63,16 @@ bool take_order(int orders, std::vector<Watched>& boxes) {
   const wire::Received got = wire::receive(orders, packet);
   if (got == wire::Received::nothing) return true;
   unsigned long memory = 0;
-  if (got != wire::Received::packet || packet.fds.size() < 2 || std::sscanf(packet.text.c_str(), "%lu", &memory) != 1)
+  int charged = 0;
+  if (got != wire::Received::packet || packet.fds.size() < 2 ||
+      std::sscanf(packet.text.c_str(), "%lu %d", &memory, &charged) != 2)
     return false;
   Watched& box = boxes.emplace_back();
   box.tell = std::move(packet.fds[0]);
   box.proc = std::move(packet.fds[1]);
   box.memory = memory;
   box.locks = Fd{::openat(box.proc.get(), "locks", O_RDONLY | O_CLOEXEC)};
-  if (packet.fds.size() > 2) box.sockets = SocketMeter{std::move(packet.fds[2]), true};
+  if (packet.fds.size() > 2) box.sockets = SocketMeter{std::move(packet.fds[2]), true, charged != 0};
   return true;
 }
 
@@ -135,7 +139,8 @@ Result<Fd> Lookout::watch(const Box& box) {
   // Somebody may have killed it since the last box.
   for (int attempt = 0; attempt < 2; ++attempt) {
     if (!orders_) start();
-    if (orders_ && wire::send(orders_.get(), std::to_string(box.memory), fds)) return std::move(ours);
+    if (orders_ && wire::send(orders_.get(), fmt::format("{} {:d}", box.memory, box.charged), fds))
+      return std::move(ours);
     stop();
   }
   return lookout_lost();

@@ -24,6 +24,7 @@ class Lookout {
     int proc;              // its /proc
     int diag;              // a NETLINK_SOCK_DIAG socket of its own network; -1: its sockets are not to be looked at
     std::uint64_t memory;  // its limit
+    bool charged;          // by a cgroup of v2, for the buffers of sockets
   };
 
   Lookout() = default;

@@ -35,14 +35,14 @@ TEST(Lookout, reads_no_further_than_it_has_to) {
 TEST(Lookout, whose_process_is_gone_says_nothing_and_is_started_again) {
   Lookout lookout;
   const Fd proc{::open("/proc", O_PATH | O_DIRECTORY | O_CLOEXEC)};
-  const auto watched = lookout.watch({proc.get(), -1, 1 << 20});
+  const auto watched = lookout.watch({proc.get(), -1, 1 << 20, false});
   ASSERT_TRUE(watched);
   lookout.release();
   pollfd end{watched->get(), POLLIN, 0};
   ASSERT_EQ(::poll(&end, 1, 10'000), 1);
   Verdict verdict;
   EXPECT_FALSE(read_excess(watched->get(), verdict));
-  EXPECT_TRUE(lookout.watch({proc.get(), -1, 1 << 20}));
+  EXPECT_TRUE(lookout.watch({proc.get(), -1, 1 << 20, false}));
 }
 
 }  // namespace

@@ -108,10 +108,13 @@ constexpr std::array kKinds{local, tcp, udp, tcp6, udp6};
 constexpr std::array<std::uint64_t, 5> kItself{2_KiB, 4_KiB, 3_KiB, 4_KiB, 3_KiB};
 constexpr std::uint64_t kTimeWait = 512;  // what is left of a closed connection, for a minute
 
-// As many sockets as there are, each with full buffers; a program may double what wmem_max and rmem_max say.
-std::uint64_t at_most(Kind kind, std::uint64_t count) {
+// As many sockets as there are, each with full buffers; a program may double what wmem_max and rmem_max say. Where the
+// rest is charged, it is what waits to be read from connections that nobody has accepted: as much as the listener was
+// given, since such a buffer grows only while somebody reads.
+std::uint64_t at_most(Kind kind, std::uint64_t count, bool charged) {
   const std::uint64_t sent = 2 * most("/proc/sys/net/core/wmem_max", 212992);
   const std::uint64_t received = 2 * most("/proc/sys/net/core/rmem_max", 212992);
+  if (charged) return kind == tcp || kind == tcp6 ? count * received : 0;
   if (kind == local) return count * sent;  // a Unix socket's queue counts with the sender
   if (kind == udp || kind == udp6) return count * (sent + received);
   return count * (std::max(most("/proc/sys/net/ipv4/tcp_wmem", 4_MiB), sent) +
@@ -193,7 +196,7 @@ std::uint64_t SocketMeter::measure(int proc, std::uint64_t limit) {
                            : inet_memory(diag_.get(), kind == tcp6 || kind == udp6 ? AF_INET6 : AF_INET,
                                          kind == tcp || kind == tcp6 ? IPPROTO_TCP : IPPROTO_UDP);
     unknown_[kind] = !held;
-    sum += held.value_or(counts ? at_most(kind, counts->of[kind]) : 0);
+    sum += held.value_or(counts ? at_most(kind, counts->of[kind], charged_) : 0);
   }
   return sum;
 }

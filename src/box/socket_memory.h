@@ -24,11 +24,13 @@ struct SocketCounts {
 class SocketMeter {
  public:
   SocketMeter() = default;
-  // A NETLINK_SOCK_DIAG socket that was made in the guest's network namespace; whether that is the box's own.
-  SocketMeter(Fd diag, bool own_network) : diag_(std::move(diag)), own_network_(own_network) {}
+  // A NETLINK_SOCK_DIAG socket that was made in the guest's network namespace; whether that is the box's own; whether a
+  // cgroup of v2 charges for the buffers of what was accepted.
+  SocketMeter(Fd diag, bool own_network, bool charged = false)
+      : diag_(std::move(diag)), own_network_(own_network), charged_(charged) {}
 
   // What each socket tells; where the kernel cannot list a kind of them (it lacks a module such as unix_diag), the most
-  // that as many could hold. `proc` is the box's /proc. Above `limit` nothing more is looked at.
+  // that as many could hold without being charged. `proc` is the box's /proc. Above `limit` nothing more is looked at.
   std::uint64_t measure(int proc, std::uint64_t limit);
 
  private:
@@ -36,7 +38,7 @@ class SocketMeter {
 
   Fd diag_;
   Fd table_, table6_;  // /proc/net/sockstat of the box
-  bool own_network_ = false;
+  bool own_network_ = false, charged_ = false;
   // Asked once only: the kernel starts modprobe for each question about a kind that it does not know.
   std::array<bool, 5> unknown_{};
 };

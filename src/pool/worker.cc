@@ -256,7 +256,8 @@ void Worker::start_call(std::optional<Millis> timeout) {
 }
 
 void Worker::watch_kernel_memory() {
-  auto watched = around_.lookout.watch({meter_.proc(), diag_.get(), plan_.policy.limits.memory});
+  auto watched = around_.lookout.watch(
+      {meter_.proc(), diag_.get(), plan_.policy.limits.memory, plan_.cgroup.version == CgroupVersion::v2});
   if (!watched) return fail(std::move(watched).error());
   excess_ = *std::move(watched);
   loop_.watch(excess_.get(), EPOLLIN, [this](std::uint32_t) {

@@ -196,7 +196,7 @@ static void* hand_on(void* argument) {
   const struct Hidden* hidden = argument;
   static int taken;
   if (taken < hidden->mebibytes) take(kMebibyte, MAP_PRIVATE | MAP_ANONYMOUS, -1), ++taken;
-  if (time(0) >= hidden->until) done_hiding(hidden);
+  if (taken == hidden->mebibytes && time(0) >= hidden->until) done_hiding(hidden);
   pthread_t next;
   while (pthread_create(&next, 0, hand_on, argument) != 0) {
   }
