@@ -95,8 +95,8 @@ def in_tcp(megabytes, stays):
 @pytest.mark.usefixtures("unharmed")
 def test_memory_of_sockets():
     with pytest.raises(SandboxMemoryError, match="memory_mb=128"):
-        sandbox(memory_mb=128)(in_tcp)(300, 20)
-    assert sandbox(memory_mb=900)(in_tcp)(300, 1) == 300
+        sandbox(memory_mb=128)(in_tcp)(160, 20)
+    assert sandbox(memory_mb=900)(in_tcp)(160, 1) == 160
 
 
 def locks(files, stays):

@@ -18,6 +18,7 @@ SUITES = {
     "vm": ["tests/vm/guest"],
     # The same claims as on the host's cgroups, whatever they are, on cgroup v2.
     "limits": [
+        "tests/integration/test_usage.py",
         "tests/security/test_memory.py",
         "tests/security/test_exhaustion.py",
         "tests/security/test_worker_limits.py",
