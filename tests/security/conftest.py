@@ -8,6 +8,8 @@ import dataclasses
 import json
 import os
 import shutil
+import socket
+import struct
 import subprocess
 import sys
 import tempfile
@@ -137,6 +139,16 @@ def attack(inside, attacker):
 def layers(inside):
     """The layers of a plain run on this host, for tests whose claim depends on one."""
     return inside(["true"]).receipt["layers"]
+
+
+@pytest.fixture(scope="session")
+def lists_sockets():
+    """Whether this kernel has, or loads, tcp_diag."""
+    with socket.socket(socket.AF_NETLINK, socket.SOCK_RAW, 4) as diag:  # NETLINK_SOCK_DIAG
+        by_family, request_dump, error = 20, 0x301, 2
+        request = struct.pack("<BBBxI48x", socket.AF_INET, socket.IPPROTO_TCP, 0, 0xFFFFFFFF)
+        diag.send(struct.pack("<IHHII", 16 + len(request), by_family, request_dump, 1, 0) + request)
+        return struct.unpack_from("<IH", diag.recv(65536))[1] != error
 
 
 @pytest.fixture
