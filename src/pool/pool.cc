@@ -66,6 +66,7 @@ Result<std::unique_ptr<Pool>> Pool::start(sys::Loop& loop, Mover& mover, Lookout
   for (LimitBinding& binding : pool->plan_.bindings)
     if (binding.limit == "cpu_time") binding.by = "watchdog";
   pool->preload_ = spec.preload;
+  pool->scripts_ = spec.scripts;
   pool->command_ = zygote_command(spec);
   pool->maker_ = PCTX_TRY(start_maker(pool->plan_, pool->command_));
   Pool* self = pool.get();
@@ -416,7 +417,8 @@ void Pool::add_worker() {
                                     [this] { return zygote_.pid; },
                                     mover_,
                                     lookout_,
-                                    folders_};
+                                    folders_,
+                                    scripts_ ? 1U : 0U};
   auto worker =
       std::make_unique<Worker>(loop_, plan_, next_tag_, around, [this](Worker& changed) { on_change(changed); });
   if (auto cut = worker->cut(maker_); !cut) return fail(std::move(cut).error());

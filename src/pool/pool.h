@@ -104,6 +104,7 @@ class Pool {
   unsigned failures_ = 0;  // in a row
   bool failed_ = false;
   std::vector<std::string> preload_;
+  bool scripts_ = false;
   std::map<std::string, std::string> left_;  // what no Zygote imports again, and why
   std::string importing_;                    // what the Zygote is at
   bool left_all_ = false;

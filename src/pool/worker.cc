@@ -396,10 +396,12 @@ void Worker::end() {
   });
 }
 
-// Nobody is left in the box but its init, which a cgroup of v2 does not hold. Where nothing tells, that need not be so.
+// Nobody is left in the box but what is ours: its init, which a cgroup of v2 does not hold, and who keeps the memory of
+// a script. Where nothing tells, that need not be so.
 bool Worker::is_empty() const {
-  if (const auto living = cgroup_.processes()) return *living <= (cgroup_.directory() < 0 ? 1 : 0);
-  return meter_ && meter_.processes() == 0;
+  const std::uint64_t init = cgroup_.directory() < 0 ? 1 : 0;
+  if (const auto living = cgroup_.processes()) return *living <= init + around_.left_behind;
+  return meter_ && meter_.processes() <= around_.left_behind;
 }
 
 // init has taken over nobody's account: all is in that of the Worker's own process.

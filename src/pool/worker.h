@@ -52,6 +52,7 @@ class Worker {
     Mover& mover;
     Lookout& lookout;
     FolderLender& folders;
+    std::uint64_t left_behind;  // processes of ours that a Worker leaves in its box when it ends
   };
   Worker(sys::Loop& loop, const Plan& plan, std::uint16_t tag, Surroundings around,
          std::function<void(Worker&)> changed);
