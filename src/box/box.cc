@@ -290,15 +290,17 @@ void Supervisor::on_signal() {
 void Supervisor::watch_kernel_memory() {
   auto watched = lookout_.watch(
       {meter_.proc(), diag_.get(), plan_.policy.limits.memory, plan_.cgroup.version == CgroupVersion::v2});
-  diag_.reset();
-  if (watched)
+  if (watched) {
     excess_ = *std::move(watched);
-  else
-    on_excess();
+  } else {
+    excess_.reset();
+    if (!failure_) failure_ = std::move(watched).error();
+    end_box();
+  }
 }
 
 void Supervisor::on_excess() {
-  if (!read_excess(excess_.get(), verdict_) && !failure_) failure_ = lookout_lost();
+  if (!read_excess(excess_.get(), verdict_)) return watch_kernel_memory();  // somebody has killed it
   excess_.reset();
   end_box();
 }

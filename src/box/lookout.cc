@@ -143,11 +143,8 @@ Result<Fd> Lookout::watch(const Box& box) {
       return std::move(ours);
     stop();
   }
-  return lookout_lost();
-}
-
-Error lookout_lost() {
-  return unavailable("the process that watches the sockets and file locks of boxes is gone", "try again");
+  // Nothing binds a box then: it has to end.
+  return unavailable("the process that watches the sockets and file locks of boxes cannot be started", "try again");
 }
 
 bool read_excess(int watched, Verdict& verdict) {

@@ -44,9 +44,6 @@ class Lookout {
   pid_t pid_ = -1;
 };
 
-// Nothing binds a box then: it has to end.
-Error lookout_lost();
-
 // Writes into the verdict what a readable descriptor of watch() says; false if nobody watches any more.
 bool read_excess(int watched, Verdict& verdict);
 

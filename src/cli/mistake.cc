@@ -126,8 +126,8 @@ Value value_of(const CLI::Option& option) {
 
 std::string a_value(const CLI::Option& option) {
   const auto [name, choices] = value_of(option);
-  const auto* example =
-      std::find_if(kExamples.begin(), kExamples.end(), [&](const Example& each) { return each.value == name; });
+  const auto* example = std::find_if(kExamples.begin(), kExamples.end(),
+                                     [&name = name](const Example& each) { return each.value == name; });
   std::string text = name.empty() ? "a value" : fmt::format("{} {}", name == "N" || name == "ID" ? "an" : "a", name);
   if (!choices.empty()) text += fmt::format(", one of {}", choices);
   return example == kExamples.end() ? text : fmt::format("{}, such as {}", text, example->text);

@@ -263,7 +263,7 @@ void Worker::watch_kernel_memory() {
   loop_.watch(excess_.get(), EPOLLIN, [this](std::uint32_t) {
     const bool told = read_excess(excess_.get(), verdict_);
     stop_looking();
-    told ? kill() : fail(lookout_lost());
+    told ? kill() : watch_kernel_memory();  // somebody has killed it
   });
 }
 

@@ -48,7 +48,7 @@ def victims(supervisor, whom):
     for child in children(supervisor):
         with contextlib.suppress(OSError):
             if os.readlink(f"/proc/{child}/ns/pid") == own:
-                janitors.append(child)
+                janitors.append(child)  # and the lookout
             else:
                 guests += children(child)
     return {"janitor": janitors, "guest": guests, "both": [*janitors, supervisor]}[whom]

@@ -11,7 +11,7 @@ import time
 from pathlib import Path
 
 import pytest
-from waiting import in_time
+from waiting import in_time, wait_until
 
 
 def alive(marker):
@@ -249,3 +249,25 @@ def test_a_signal_that_comes_early_is_not_lost(start, milliseconds):
     time.sleep(milliseconds / 1000)
     process.send_signal(signal.SIGTERM)
     assert process.wait(60) in (-signal.SIGTERM, 128 + signal.SIGTERM)
+
+
+def test_a_killed_lookout_is_replaced(sandbox_bin, attacker):
+    """It counts what the memory limit cannot."""
+    box = [sandbox_bin, "run", "-q", "--ro", f"{attacker('locks')}:/a", "--", "sh", "-c"]
+    for many, status in (("10", 0), ("100", 137)):
+        with subprocess.Popen([*box, f"sleep 2; /a posix {many} 300 3"]) as process:
+            killed = set()
+            for _ in range(2):
+                lookout = wait_until(lambda pid=process.pid, old=killed: lookouts_of(pid) - old).pop()
+                os.kill(lookout, signal.SIGKILL)
+                killed.add(lookout)
+            assert process.wait(60) == status
+
+
+def lookouts_of(pid):
+    found = set()
+    with contextlib.suppress(OSError):
+        for child in map(int, Path(f"/proc/{pid}/task/{pid}/children").read_text().split()):
+            if Path(f"/proc/{child}/comm").read_text() == "pctx-lookout\n":
+                found.add(child)
+    return found
