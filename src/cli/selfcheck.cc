@@ -117,7 +117,10 @@ Result<int> check(CheckArguments& arguments) {
   } else {
     fmt::print("{}", report_text(checked, arguments.verbose));
     (void)std::fflush(stdout);
-    fmt::print(passed(checked) ? stdout : stderr, "{}\n", summary(checked, seconds));
+    if (passed(checked))
+      fmt::print("{}\n", summary(checked, seconds));
+    else
+      print_error("{}\n", summary(checked, seconds));
     if (checked.error && !checked.error->hint.empty()) print_error("hint: {}\n", checked.error->hint);
   }
   return passed(checked) ? 0 : 1;

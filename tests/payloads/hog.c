@@ -50,6 +50,16 @@ static void park_shared(int mebibytes, int fd, int flags) {
   }
 }
 
+// We keep what we have, and end as the child does.
+static void go_on_in_a_child(void) {
+  pid_t pid = fork();
+  if (pid < 0) refuse("fork");
+  if (pid == 0) return;
+  int status;
+  waitpid(pid, &status, 0);
+  _exit(WIFEXITED(status) ? WEXITSTATUS(status) : 9);
+}
+
 static void park_sockets(int mebibytes) {
   size_t held = 0;
   static char block[65536];
@@ -59,13 +69,7 @@ static void park_sockets(int mebibytes) {
     if (socketpair(AF_UNIX, SOCK_STREAM | SOCK_NONBLOCK, 0, ends) != 0) {
       // Out of descriptors: a child with a table of its own goes on, and we keep ours.
       if (errno != EMFILE) refuse("socketpair");
-      pid_t pid = fork();
-      if (pid < 0) refuse("fork");
-      if (pid > 0) {
-        int status;
-        waitpid(pid, &status, 0);
-        _exit(WIFEXITED(status) ? WEXITSTATUS(status) : 9);
-      }
+      go_on_in_a_child();
       closefrom(3);
       continue;
     }
@@ -151,13 +155,7 @@ static void park_mappings(size_t size) {
       if (mprotect(at + i * 4096, 4096, PROT_READ) != 0) refuse("mprotect");
     if (left == 0) return;
     // A process has so many at most: a child goes on.
-    pid_t pid = fork();
-    if (pid < 0) refuse("fork");
-    if (pid > 0) {
-      int status;
-      waitpid(pid, &status, 0);
-      _exit(WIFEXITED(status) ? WEXITSTATUS(status) : 9);
-    }
+    go_on_in_a_child();
     munmap(at, here * 4096);
   }
 }
