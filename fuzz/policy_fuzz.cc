@@ -10,7 +10,7 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
   const std::string_view text{reinterpret_cast<const char*>(data), size};
   const auto policy = pctx::policy_from_json(text);
   if (!policy) {
-    if (policy.error().what.empty()) std::abort();  // every refusal says why
+    if (policy.error().what.empty() || policy.error().hint.empty()) std::abort();  // every refusal says why
     return 0;
   }
   const bool valid = pctx::validate(*policy).has_value();

@@ -18,4 +18,9 @@ Error unavailable(std::string what, std::string hint) {
   return {ErrorKind::unavailable, std::move(what), std::move(hint), 0};
 }
 
+Error named(std::string_view name, Error error) {
+  error.what = std::string{name} + ": " + error.what;
+  return error;
+}
+
 }  // namespace pctx

@@ -5,6 +5,7 @@
 #include <cerrno>
 #include <optional>
 #include <string>
+#include <string_view>
 #include <utility>
 #include <variant>
 
@@ -22,7 +23,7 @@ enum class ErrorKind {
 struct Error {
   ErrorKind kind = ErrorKind::os;
   std::string what;  // one sentence: the cause
-  std::string hint;  // the next step, possibly empty
+  std::string hint;  // the next step; what the caller can mend always has one
   int code = 0;      // errno, where one is the cause
 
   // "cause; hint: next step", the way every message of ours reads.
@@ -66,8 +67,16 @@ class [[nodiscard]] Result<void> {
 };
 
 Error os_error(std::string what, int code = errno);
-Error usage_error(std::string what, std::string hint = "");
+Error usage_error(std::string what, std::string hint);
 Error unavailable(std::string what, std::string hint);
+
+// The same error, said of `name`: an option, a key, a file.
+Error named(std::string_view name, Error error);
+template <class T>
+Result<T> named(std::string_view name, Result<T> value) {
+  if (value) return value;
+  return named(name, std::move(value).error());
+}
 
 // Evaluates to the value, or returns the error from the enclosing function.
 #define PCTX_TRY(expr)                     \

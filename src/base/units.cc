@@ -53,31 +53,36 @@ std::optional<double> scaled(std::string_view text, const std::array<Unit, N>& u
 
 Result<std::uint64_t> parse_size(std::string_view text) {
   const auto value = scaled(text, kSizes);
-  if (!value || *value >= 0x1p62)
+  if (!value)
     return usage_error(fmt::format("'{}' is not a size", text), "write a number with K, M, G or T, for example 512M");
+  if (*value >= 0x1p62) return usage_error(fmt::format("'{}' is too large a size", text), "write at most 1024T");
   return static_cast<std::uint64_t>(*value);
 }
 
 Result<Millis> parse_duration(std::string_view text) {
   const auto value = scaled(text, kDurations);
-  if (!value || *value > 1e12)
+  if (!value)
     return usage_error(fmt::format("'{}' is not a duration", text),
                        "write a number with ms, s, m or h, for example 30s");
+  if (*value > 1e12) return usage_error(fmt::format("'{}' is too long", text), "the longest duration is 277777h");
   return Millis{static_cast<Millis::rep>(std::ceil(*value))};
 }
 
 Result<std::uint32_t> parse_cpus(std::string_view text) {
   const auto value = scaled(text, std::array<Unit, 1>{{{"", 1000}}});
-  if (!value || *value < 1 || *value > 1e6)
+  if (!value || *value < 1)
     return usage_error(fmt::format("'{}' is not a number of CPUs", text), "write a positive number, for example 0.5");
+  if (*value > 1e6) return usage_error(fmt::format("'{}' is more CPUs than any machine has", text), "1000 is the most");
   return static_cast<std::uint32_t>(std::lround(*value));
 }
 
 Result<std::uint64_t> parse_count(std::string_view text) {
   std::uint64_t value = 0;
   const auto [stop, status] = std::from_chars(text.data(), text.data() + text.size(), value);
+  if (status == std::errc::result_out_of_range && stop == text.data() + text.size())
+    return usage_error(fmt::format("'{}' is too large", text), "write a smaller number");
   if (status != std::errc{} || stop != text.data() + text.size() || text.empty())
-    return usage_error(fmt::format("'{}' is not a whole number", text));
+    return usage_error(fmt::format("'{}' is not a whole number", text), "write digits only");
   return value;
 }
 

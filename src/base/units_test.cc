@@ -25,6 +25,19 @@ TEST(Units, anything_else_is_refused) {
     EXPECT_FALSE(parse_count(text).has_value()) << text;
 }
 
+TEST(Units, too_much_is_not_called_unreadable) {
+  const auto says = [](const auto& result, const char* words) {
+    return result.error().what.find(words) != std::string::npos && !result.error().hint.empty();
+  };
+  EXPECT_TRUE(says(parse_size("99999999T"), "too large"));
+  EXPECT_TRUE(says(parse_duration("99999999h"), "too long"));
+  EXPECT_TRUE(says(parse_cpus("1001"), "more CPUs than"));
+  EXPECT_TRUE(says(parse_count("99999999999999999999"), "too large"));
+  EXPECT_TRUE(says(parse_count("99999999999999999999x"), "not a whole number"));
+  EXPECT_TRUE(parse_duration("277777h").has_value()) << "as the hint says";
+  EXPECT_TRUE(parse_size("1024T").has_value() && parse_cpus("1000").has_value());
+}
+
 TEST(Units, durations_default_to_seconds) {
   EXPECT_EQ(*parse_duration("30"), Millis{30'000});
   EXPECT_EQ(*parse_duration("250ms"), Millis{250});

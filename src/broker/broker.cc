@@ -157,7 +157,7 @@ void Broker::handle(Session& session, Request request) {
   }
   if (!request.lease) return;
   if (session.phase == Session::Phase::waiting || (session.worker != nullptr && !session.done)) {
-    (void)session.send_error("usage", usage_error("this connection has a lease already"));
+    (void)session.send_error("usage", usage_error("this connection has a lease already", "open another one"));
     return drop(session);
   }
   if (session.worker != nullptr)

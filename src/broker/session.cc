@@ -13,7 +13,10 @@ using Json = nlohmann::json;
 
 constexpr std::uint64_t kLongestTime = 1'000'000'000'000;
 
-Error malformed(const std::string& what) { return usage_error("the request is not understood: " + what); }
+Error malformed(const std::string& what) {
+  return usage_error("the request is not understood: " + what,
+                     "caller and Broker are of different versions: run `pctx-sandbox restart`");
+}
 
 Result<std::vector<std::string>> strings(const Json& json, const char* name) {
   std::vector<std::string> list;

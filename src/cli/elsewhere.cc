@@ -73,9 +73,7 @@ struct Lent {
 Result<std::string> lend_copy(const Stage& stage, const std::string& source, bool writable, std::vector<Lent>& lent) {
   struct stat status {};
   if (::stat(source.c_str(), &status) != 0) {
-    Error error = os_error(source);
-    error.kind = ErrorKind::usage;
-    return error;
+    return sys::about_path("cannot lend", os_error(source));
   }
   const std::string name = std::to_string(lent.size());
   Lent entry{source, std::nullopt, ""};
@@ -86,7 +84,7 @@ Result<std::string> lend_copy(const Stage& stage, const std::string& source, boo
     PCTX_TRY(backend::copy_file(source, stage.here(name), stage.uid(), stage.gid()));
     if (writable) entry.file = stage.here(name);
   } else {
-    return usage_error(fmt::format("{} is neither a file nor a folder", source));
+    return usage_error(fmt::format("{} is neither a file nor a folder", source), "sockets and devices are never lent");
   }
   lent.push_back(std::move(entry));
   return stage.there(name);
@@ -144,8 +142,7 @@ Result<int> run_elsewhere(const backend::Choice& choice, const RunArguments& arg
   Policy& policy = prepared.policy;
   PCTX_TRY(validate(policy));
   PCTX_TRY(refuse_what_it_cannot(policy, backend.name));
-  if (arguments.changed && !policy.mnt)
-    return usage_error("--changed lists what changed under /mnt, and there is no --mnt");
+  if (arguments.changed && !policy.mnt) return nothing_to_list();
 
   // What resolving added is there by itself: Environments, and the interpreter's prefix, which is asked for.
   backend::Wanted wanted{PCTX_VERSION, arguments.lend};

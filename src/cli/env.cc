@@ -44,8 +44,9 @@ Json to_json(const env::Record& record, const std::string& path) {
 
 Result<int> build(EnvArguments& arguments) {
   env::Request& request = arguments.request;
-  request.timeout = PCTX_TRY(parse_duration(arguments.timeout));
-  if (request.timeout.count() <= 0) return usage_error("--timeout: a build needs more than no time");
+  request.timeout = PCTX_TRY(named("--timeout", parse_duration(arguments.timeout)));
+  if (request.timeout.count() <= 0)
+    return usage_error("--timeout: a build needs more than no time", "leave it out for 10 minutes");
   if (request.requirements.empty()) {
     if (arguments.json) fmt::print("null\n");  // what needs no package needs no Environment
     if (!arguments.json) print_error("pctx-sandbox: nothing to build: no requirement is given\n");

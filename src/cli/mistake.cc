@@ -70,8 +70,9 @@ Error no_such_verb(const CLI::App& app, const std::string& word) {
   const bool top = app.get_parent() == nullptr;
   const std::string meant = nearest(word, verbs);
   return usage_error(fmt::format("there is no verb '{}'{}", word, top ? "" : fmt::format(" of '{}'", short_name(app))),
-                     meant.empty() ? fmt::format("the verbs are {}; {}", fmt::join(verbs, ", "), help_for(app))
-                                   : fmt::format("did you mean '{}'? {}", meant, help_for(app)));
+                     verbs.empty()   ? help_for(app)
+                     : meant.empty() ? fmt::format("the verbs are {}; {}", fmt::join(verbs, ", "), help_for(app))
+                                     : fmt::format("did you mean '{}'? {}", meant, help_for(app)));
 }
 
 Error no_verb(const CLI::App& app) {
@@ -150,7 +151,7 @@ Error wrong_option(const CLI::ParseError& error, const CLI::App& verb, const CLI
   const std::string name = option.get_name();
   if (error.get_exit_code() == static_cast<int>(CLI::ExitCodes::RequiredError))
     return usage_error(fmt::format("'{}' needs {}", short_name(verb), a_value(option)), help_for(verb));
-  if (option.get_type_size() == 0) return usage_error(fmt::format("{} takes no value", name), help_for(verb));
+  if (option.get_items_expected_max() == 0) return usage_error(fmt::format("{} takes no value", name), help_for(verb));
   if (error.get_exit_code() == static_cast<int>(CLI::ExitCodes::ValidationError)) {
     if (const Value value = value_of(option); !value.choices.empty())
       return usage_error(fmt::format("there is no {} '{}'", value.name, joined(option.results())),
@@ -191,7 +192,7 @@ Result<const CLI::App*> find_verb(const CLI::App& app, std::span<const std::stri
   const CLI::App* found = &app;
   for (const std::string& word : verbs) {
     const CLI::App* below = verb_below(*found, word);
-    if (below == nullptr) return verbs_of(*found).empty() ? unexpected(*found, word) : no_such_verb(*found, word);
+    if (below == nullptr) return no_such_verb(*found, word);
     found = below;
   }
   return found;

@@ -1,5 +1,6 @@
 #include "cli/options.h"
 
+#include <cstdlib>
 #include <variant>
 
 #include <fmt/format.h>
@@ -114,6 +115,14 @@ const Option* find_option(std::string_view word) {
   return nullptr;
 }
 
+bool is_given(std::string_view name, const RunArguments& arguments) {
+  const Option* option = find_option(name);
+  if (option == nullptr) return false;
+  if (const Text* text = std::get_if<Text>(&option->field)) return (arguments.**text).has_value();
+  if (const List* list = std::get_if<List>(&option->field)) return !(arguments.**list).empty();
+  return arguments.*std::get<Switch>(option->field);
+}
+
 // A value that nobody could take for anything else.
 bool is_plain_value(std::string_view word) { return !word.empty() && word[0] != '-' && word[0] != '['; }
 
@@ -134,6 +143,10 @@ void describe(CLI::App& verb, const Option& option, RunArguments& arguments) {
 }
 
 }  // namespace
+
+Error nothing_to_list() {
+  return usage_error("--changed lists what changed under /mnt, and there is no --mnt", "add --mnt DIR");
+}
 
 RunArguments default_arguments() {
   RunArguments arguments;
@@ -189,14 +202,6 @@ void add_run_options(CLI::App& verb, const Words& words, const std::shared_ptr<R
 
 namespace {
 
-template <class T>
-Result<T> named(const char* option, Result<T> value) {
-  if (value) return value;
-  Error error = std::move(value).error();
-  error.what = fmt::format("{}: {}", option, error.what);
-  return error;
-}
-
 template <class Field, class Parse>
 Result<void> set(const char* option, const std::optional<std::string>& text, Field& field, Parse parse) {
   if (text) field = PCTX_TRY(named(option, parse(*text)));
@@ -209,7 +214,10 @@ Result<Policy> to_policy(const RunArguments& a) {
   Policy policy;
   if (a.policy) {
     const std::string text = PCTX_TRY(sys::read_named("--policy", *a.policy, kMaxPolicyBytes));
-    policy = PCTX_TRY(policy_from_json(text));
+    policy = PCTX_TRY(policy_from_json(text, fmt::format("--policy {}", *a.policy)));
+    std::erase_if(policy.names.keys, [&](const std::string& key) { return is_given(option_of(key), a); });
+    // A policy that a program of ours wrote for its container: what was typed was options, there.
+    if (std::getenv("PCTX_SANDBOX_INSIDE") != nullptr) policy.names = {};
   }
   Limits& limits = policy.limits;
   PCTX_TRY(set("--memory", a.memory, limits.memory, parse_size));
@@ -236,7 +244,7 @@ Result<Policy> to_policy(const RunArguments& a) {
   policy.hostname = a.hostname.value_or(policy.hostname);
   if (a.uid) {
     const std::uint64_t uid = PCTX_TRY(named("--uid", parse_count(*a.uid)));
-    policy.uid = static_cast<std::uint32_t>(std::min<std::uint64_t>(uid, UINT32_MAX));
+    policy.uid = PCTX_TRY(named("--uid", check_uid(uid)));
   }
   if (a.network) PCTX_TRY(named("--network", parse_network(*a.network, policy)));
   PCTX_TRY(set("--network-private", a.network_private, policy.allowed.open_private, parse_private_ranges));

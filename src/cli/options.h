@@ -30,6 +30,9 @@ struct RunArguments {
   std::string built_by;    // the backend that builds it where this host cannot; empty: none
 };
 
+// --changed without a folder to look at.
+Error nothing_to_list();
+
 // What `run` starts from, before any option.
 RunArguments default_arguments();
 

@@ -152,7 +152,7 @@ Result<void> resolve_command(const RunArguments& arguments, Prepared& prepared) 
   Command& command = prepared.command;
   command.argv = arguments.command;
   std::string& first = command.argv[0];
-  if (first.empty()) return usage_error("the command is an empty word");
+  if (first.empty()) return usage_error("the command is an empty word", "name a command: a variable may be unset");
   const std::string python = PCTX_TRY(provide_python(arguments, prepared));
   if (arguments.literal || !is_script(first)) return {};
   if (first != "-") {

@@ -1,6 +1,7 @@
 #include "cli/report_file.h"
 
 #include <fcntl.h>
+#include <sys/stat.h>
 
 #include <charconv>
 #include <string_view>
@@ -19,7 +20,8 @@ Result<Fd> opened_by_caller(const std::string& path, std::string_view digits) {
   const auto read = std::from_chars(digits.data(), end, number);
   Fd opened{read.ec == std::errc{} && read.ptr == end ? ::fcntl(number, F_DUPFD_CLOEXEC, 3) : -1};
   if (!opened || (::fcntl(opened.get(), F_GETFL) & O_ACCMODE) == O_RDONLY)
-    return usage_error(fmt::format("--report: {} is no descriptor that is open for writing", path));
+    return usage_error(fmt::format("--report: {} is no descriptor that is open for writing", path),
+                       "open it first, as in: 3>report.json");
   return opened;
 }
 
@@ -31,6 +33,10 @@ Result<Fd> open_report(const std::optional<std::string>& path) {
   if (path->starts_with(kOpened)) return opened_by_caller(*path, std::string_view{*path}.substr(kOpened.size()));
   auto file = sys::open_at(AT_FDCWD, *path, O_WRONLY | O_CREAT | O_TRUNC | O_NOFOLLOW | O_NOCTTY, 0644);
   if (file) return file;
+  struct stat status {};
+  if (::lstat(path->c_str(), &status) == 0 && S_ISLNK(status.st_mode))
+    return usage_error(fmt::format("--report: {} is a link, and reports are not written through one", *path),
+                       "name the file itself");
   return sys::about_path("--report", std::move(file).error());
 }
 

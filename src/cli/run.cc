@@ -14,6 +14,7 @@
 #include "cli/options.h"
 #include "cli/report_file.h"
 #include "cli/verbs.h"
+#include "sys/diagnose.h"
 #include "sys/files.h"
 
 namespace pctx::cli {
@@ -50,10 +51,11 @@ Result<int> print_policy(const RunArguments& arguments) {
 
 Result<int> run(const RunArguments& arguments, int report) {
   if (arguments.die_with_parent) PCTX_TRY(die_with_parent());
-  if (arguments.tty && arguments.json) return usage_error("--tty and --json cannot be used together");
+  if (arguments.tty && arguments.json)
+    return usage_error("--tty and --json cannot be used together",
+                       "with a terminal, write the report to a file: --report FILE");
   Prepared prepared = PCTX_TRY(prepare(arguments, true));
-  if (arguments.changed && !prepared.policy.mnt)
-    return usage_error("--changed lists what changed under /mnt, and there is no --mnt");
+  if (arguments.changed && !prepared.policy.mnt) return nothing_to_list();
   if (!arguments.quiet)
     for (const std::string& notice : prepared.plan.notices) say(notice);
   Ending ending = PCTX_TRY(run_box(prepared.plan, prepared.command,
@@ -77,7 +79,12 @@ Result<int> run(const RunArguments& arguments, int report) {
   if (arguments.json) PCTX_TRY(sys::write_all(STDOUT_FILENO, report_json(ending, true) + "\n"));
   // Last: a file with two objects is no JSON, and what fails is written there too.
   if (report >= 0) PCTX_TRY(sys::write_all(report, report_json(ending, false) + "\n"));
-  if (ending.sink_error != 0) return complain(os_error("the guest's output could not be written", ending.sink_error));
+  if (ending.sink_error != 0) {
+    Error error = os_error("the guest's output could not be written", ending.sink_error);
+    error.hint = ending.sink_error == ENOSPC ? "make room where it goes, or let it go elsewhere"
+                                             : "look at what it goes to, or let it go to a file";
+    return complain(error);
+  }
   return ending.outcome.exit_status();
 }
 
@@ -96,6 +103,7 @@ Result<int> run_anywhere(const RunArguments& arguments, int report) {
 Result<int> run_with_report(const RunArguments& arguments) {
   const Fd report = PCTX_TRY(open_report(arguments.report));
   auto result = run_anywhere(arguments, report.get());
+  if (!result && result.error().kind == ErrorKind::os) result = with_next_step(std::move(result).error());
   if (!result && report) (void)sys::write_all(report.get(), error_json(result.error()) + "\n");
   return result;
 }

@@ -4,6 +4,7 @@
 
 #include "base/print.h"
 #include "cli/verbs.h"
+#include "sys/diagnose.h"
 
 namespace pctx::cli {
 
@@ -14,7 +15,7 @@ bool Words::wants(std::string_view verb) const {
 }
 
 int complain(const Error& error) {
-  print_error("pctx-sandbox: {}\n", error.sentence());
+  print_error("pctx-sandbox: {}\n", (error.kind == ErrorKind::os ? with_next_step(error) : error).sentence());
   switch (error.kind) {
     case ErrorKind::not_found:
       return 127;

@@ -111,7 +111,8 @@ Result<Interpreter> ask_interpreter(const std::string& path, const std::string& 
   std::string program = path;
   if (path.find('/') == std::string::npos) {
     const auto found = on_path(path);
-    if (found.empty()) return usage_error(fmt::format("--python: {} is not on the PATH", path));
+    if (found.empty())
+      return usage_error(fmt::format("--python: {} is not on the PATH", path), "give the path of a Python interpreter");
     program = found.front();
   } else if (::access(path.c_str(), X_OK) != 0) {
     return usage_error(fmt::format("--python: {} is not a program", path), "give the path of a Python interpreter");

@@ -177,7 +177,8 @@ std::string Requirement::text() const {
 
 Result<Requirement> parse_requirement(std::string_view text, bool allow_urls) {
   if (text.size() > kMaxRequirementBytes)
-    return usage_error(fmt::format("a requirement is longer than {} bytes", kMaxRequirementBytes));
+    return usage_error(fmt::format("a requirement is longer than {} bytes", kMaxRequirementBytes),
+                       "give each requirement as a word of its own");
   for (char c : text)
     // A line break would start a line of its own in what the installer reads; `$` and `#` mean something there.
     if ((c < ' ' && c != '\t') || c == 0x7f || static_cast<unsigned char>(c) > 0x7f || c == '$' ||
@@ -218,7 +219,8 @@ Result<Requirement> parse_requirement(std::string_view text, bool allow_urls) {
 
 Result<std::vector<Requirement>> parse_requirements(const std::vector<std::string>& texts, bool allow_urls) {
   if (texts.size() > kMaxRequirements)
-    return usage_error(fmt::format("more than {} requirements are given", kMaxRequirements));
+    return usage_error(fmt::format("more than {} requirements are given", kMaxRequirements),
+                       "name those that you import; what they need comes with them");
   std::vector<Requirement> all;
   all.reserve(texts.size());
   for (const std::string& text : texts) all.push_back(PCTX_TRY(parse_requirement(text, allow_urls)));

@@ -115,7 +115,8 @@ Result<void> order_mount(int binder, std::uint16_t tag, const LentPath& folder, 
   order.tag = tag;
   order.inode = folder.inode;
   order.device = folder.device;
-  if (folder.path.size() >= kLongestPath) return usage_error("the path of the folder is too long");
+  if (folder.path.size() >= kLongestPath)
+    return usage_error("the path of the folder is too long", "lend one with a shorter path");
   std::memcpy(order.path, folder.path.c_str(), folder.path.size());
   std::vector<int> fds{mount_namespace};
   if (tree >= 0) fds.push_back(tree);

@@ -120,7 +120,7 @@ void open_terminal(ChildPlan& plan) noexcept {
 
 // Everything that is not on this list is closed: a descriptor that the caller left open is a way out (CVE-2024-21626).
 void arrange_descriptors(ChildPlan& plan, int sync, int profile) noexcept {
-  constexpr int kHigh = 64;
+  constexpr int kHigh = kProfile + 1;  // above what they become, and below any limit of open files
   const int wanted[] = {plan.std_fds[0], plan.std_fds[1], plan.std_fds[2], plan.status, sync, profile};
   const int count = profile < 0 ? kProfile : kProfile + 1;
   int high[kProfile + 1];

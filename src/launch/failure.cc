@@ -47,13 +47,18 @@ Error exec_failure(int code, const Command& command) {
             code};
   Error error = os_error(fmt::format("{}: cannot be run", name), code);
   error.kind = ErrorKind::not_runnable;
-  error.hint = code == ENOEXEC ? "it is neither a program for this machine nor a script with a #! line" : "";
+  error.hint = code == ENOEXEC  ? "it is neither a program for this machine nor a script with a #! line"
+               : code == EACCES ? "it is no executable file: chmod +x it, or name its interpreter, as in: sh FILE"
+               : code == E2BIG  ? "its words and variables are too long: pass them in a file"
+                                : "see what it is in the box: pctx-sandbox run -- ls -l FILE";
   return error;
 }
 
 }  // namespace
 
-Error describe_failure(const StatusFrame& frame, const Plan& plan, const Command& command) {
+namespace {
+
+Error describe(const StatusFrame& frame, const Plan& plan, const Command& command) {
   const int code = frame.value;
   const std::size_t at = frame.index;
   const bool refused = code == EPERM || code == EACCES;
@@ -61,7 +66,7 @@ Error describe_failure(const StatusFrame& frame, const Plan& plan, const Command
     case Step::exec:
       return exec_failure(code, command);
     case Step::workdir: {
-      Error error = os_error(fmt::format("--workdir {}", plan.workdir), code);
+      Error error = os_error(fmt::format("{} {}", plan.policy.names.of("files.workdir"), plan.workdir), code);
       error.kind = ErrorKind::usage;
       error.hint = "the folder must exist in the box; /tmp and the home folder always do";
       return error;
@@ -133,6 +138,12 @@ Error describe_failure(const StatusFrame& frame, const Plan& plan, const Command
       return os_error("cannot set no_new_privs", code);
   }
   return os_error("the box could not be made", code);
+}
+
+}  // namespace
+
+Error describe_failure(const StatusFrame& frame, const Plan& plan, const Command& command) {
+  return with_next_step(describe(frame, plan, command));
 }
 
 }  // namespace pctx

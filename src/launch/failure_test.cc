@@ -12,7 +12,9 @@ TEST(Failure, an_index_that_the_plan_does_not_have_is_still_described) {
   const Plan plan;
   for (int step = 0; step < 64; ++step) {
     const StatusFrame frame{Message{}, static_cast<Step>(step), 0, 65535, EACCES};
-    EXPECT_FALSE(describe_failure(frame, plan, {}).what.empty());
+    const Error error = describe_failure(frame, plan, {});
+    EXPECT_FALSE(error.what.empty());
+    EXPECT_FALSE(error.hint.empty()) << error.what;
   }
 }
 

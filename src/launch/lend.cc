@@ -16,20 +16,20 @@
 
 namespace pctx {
 
-Result<LentPath> look_at(const char* option, const std::string& path) {
+Result<LentPath> look_at(const std::string& name, const std::string& path) {
   std::array<char, PATH_MAX> resolved;
   struct stat status {};
   if (path.empty())
-    return usage_error(fmt::format("{}: the path is empty", option), "name a file or folder of this host");
+    return usage_error(fmt::format("{}: the path is empty", name), "name a file or folder of this host");
   if (::realpath(path.c_str(), resolved.data()) == nullptr || ::stat(resolved.data(), &status) != 0) {
-    return sys::about_path(option, os_error(path));
+    return sys::about_path(name, os_error(path));
   }
   LentPath lent{resolved.data(),        S_ISDIR(status.st_mode), status.st_uid, status.st_gid,
                 status.st_mode & 07777, status.st_ino,           status.st_dev};
   if (!lent.directory && !S_ISREG(status.st_mode))
-    return usage_error(fmt::format("{}: {} is neither a file nor a folder", option, path),
+    return usage_error(fmt::format("{}: {} is neither a file nor a folder", name, path),
                        "sockets and devices are never lent: a read-only mount does not stop connect() or ioctl()");
-  PCTX_TRY(check_lendable(option, lent.path));
+  PCTX_TRY(check_lendable(name, lent.path));
   return lent;
 }
 
@@ -37,15 +37,16 @@ Result<Plan> compile_here(Policy& policy, CompileInputs inputs, const CgroupHost
   PCTX_TRY(validate(policy));
   inputs.instance = static_cast<std::uint32_t>(::getpid());
   if (policy.mnt) {
-    inputs.mnt = PCTX_TRY(look_at("--mnt", *policy.mnt));
+    inputs.mnt = PCTX_TRY(look_at(policy.names.of("files.mnt"), *policy.mnt));
     if (!inputs.mnt->directory)
-      return usage_error(fmt::format("--mnt: {} is not a folder", *policy.mnt), "lend a file with --ro or --rw");
+      return usage_error(fmt::format("{}: {} is not a folder", policy.names.of("files.mnt"), *policy.mnt),
+                         "lend a file with --ro or --rw");
     policy.mnt = inputs.mnt->path;
   }
   for (const Bind& bind : policy.binds)
-    inputs.binds.push_back(PCTX_TRY(look_at(bind.writable ? "--rw" : "--ro", bind.source)));
+    inputs.binds.push_back(PCTX_TRY(look_at(policy.names.of(bind.key()), bind.source)));
   if (policy.seccomp)
-    inputs.seccomp_profile = PCTX_TRY(sys::read_named("--seccomp", *policy.seccomp, kMaxProfileBytes));
+    inputs.seccomp_profile = PCTX_TRY(sys::read_named(policy.names.of("seccomp"), *policy.seccomp, kMaxProfileBytes));
   if (policy.apparmor) {
     inputs.profile_mode = sys::profile_mode(inputs.pool ? zygote_profile(policy) : *policy.apparmor);
     inputs.launch_profile = sys::profile_mode(launch_profile(policy)).has_value();

@@ -26,6 +26,18 @@ std::uint32_t free_id(const HostFeatures& host, std::uint32_t instance) {
 
 bool others_may_read(const LentPath& lent) { return (lent.mode & (lent.directory ? 05U : 04U)) != 0; }
 
+// What is lent needs the caller's own uid, without root's way of showing files as another's.
+std::string why_caller(const Plan& plan, const CompileInputs& inputs) {
+  if (inputs.mnt || inputs.folder) return "what it writes to the folder lent with --mnt is to be the caller's";
+  for (std::size_t i = 0; i < inputs.binds.size(); ++i) {
+    if (plan.policy.binds[i].writable)
+      return fmt::format("what it writes to {}, lent with --rw, is to be the caller's", inputs.binds[i].path);
+    if (!others_may_read(inputs.binds[i]))
+      return fmt::format("{} is lent, and not for all to read", inputs.binds[i].path);
+  }
+  return "";
+}
+
 void plan_ids(Plan& plan, const HostFeatures& host, const CompileInputs& inputs) {
   IdMap& ids = plan.ids;
   ids.inside = plan.policy.uid;
@@ -37,19 +49,15 @@ void plan_ids(Plan& plan, const HostFeatures& host, const CompileInputs& inputs)
     layer = {true, fmt::format("host uid {}", ids.host_uid)};
     return;
   }
-  std::string why;
+  std::string why, hint;
   if (!host.subuid || !host.subgid)
     why = "no subordinate ids for this user in /etc/subuid and /etc/subgid";
   else if (!host.id_helpers)
     why = "newuidmap and newgidmap are not installed";
   else if (host.no_new_privs)
     why = "no_new_privs is set for the caller, so that newuidmap and newgidmap gain no rights";
-  else if (inputs.mnt || inputs.folder)
-    why = "a folder lent read-write (--mnt, --rw) is the caller's own";
-  else
-    for (std::size_t i = 0; i < inputs.binds.size(); ++i)
-      if (plan.policy.binds[i].writable || !others_may_read(inputs.binds[i]))
-        why = fmt::format("{} is lent and only the caller may use it", inputs.binds[i].path);
+  if (why.empty() && !(why = why_caller(plan, inputs)).empty())
+    hint = "lend with --ro what everybody may read, or start it as root, who can have both";
   if (why.empty()) {
     ids.host_uid = host.subuid->start + inputs.instance % host.subuid->count;
     ids.host_gid = host.subgid->start + inputs.instance % host.subgid->count;
@@ -59,7 +67,7 @@ void plan_ids(Plan& plan, const HostFeatures& host, const CompileInputs& inputs)
   }
   ids.host_uid = host.uid;
   ids.host_gid = host.gid;
-  layer = host.own_uid.empty() ? LayerState{false, "the guest has the caller's uid: " + why}
+  layer = host.own_uid.empty() ? LayerState{false, "the guest has the caller's uid: " + why, hint}
                                : LayerState{true, fmt::format("host uid {}, the container's own", host.own_uid)};
 }
 
@@ -143,7 +151,7 @@ Result<void> check_layers(const Plan& plan) {
     const bool meant = entry.layer == Layer::network && plan.policy.network == Network::host;
     if (asked)
       return unavailable(fmt::format("--require {}: {}", entry.name, state.detail),
-                         "'pctx-sandbox doctor' says what this host lacks for it");
+                         state.hint.empty() ? "'pctx-sandbox doctor' says what this host lacks for it" : state.hint);
     if (entry.required && !degraded && !meant)
       return unavailable(fmt::format("the layer '{}' is required: {}", entry.name, state.detail),
                          fmt::format("see 'pctx-sandbox doctor', or accept it with --allow-degraded {}", entry.name));

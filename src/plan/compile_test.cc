@@ -356,5 +356,24 @@ TEST(Root, lent_folders_of_another_owner_are_id_mapped) {
   EXPECT_EQ(mnt->attributes & abi::kMountRdonly, 0U);
 }
 
+TEST(Compile, why_a_guest_has_the_callers_uid_is_said_with_a_next_step) {
+  HostFeatures host;
+  host.uid = host.gid = 1000;
+  host.subuid = host.subgid = IdRange{100000, 65536};
+  host.id_helpers = true;
+  CompileInputs inputs;
+  inputs.mnt = LentPath{"/srv/of-root", true, 0, 0, 0755, 1, 1};
+  Policy policy;
+  policy.mnt = "/srv/of-root";
+  const auto plan = compile(policy, host, inputs);
+  ASSERT_TRUE(plan.has_value()) << plan.error().what;
+  EXPECT_EQ(plan->layer(Layer::subordinate_ids).detail,
+            "the guest has the caller's uid: what it writes to the folder lent with --mnt is to be the caller's");
+  policy.require.set(index(Layer::subordinate_ids));
+  const auto refused = compile(policy, host, inputs);
+  ASSERT_FALSE(refused.has_value());
+  EXPECT_NE(refused.error().hint.find("--ro"), std::string::npos) << refused.error().hint;
+}
+
 }  // namespace
 }  // namespace pctx

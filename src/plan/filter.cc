@@ -167,17 +167,21 @@ Block emit_rule(Emitter& out, const Rule& rule, const Block& otherwise) {
   return block;
 }
 
+constexpr const char* kOutOfRange = "correct that rule";
+
 Result<void> check_rule(const Rule& rule) {
   if (rule.number < 0 || rule.number >= kNumberLimit) {
-    return usage_error(fmt::format("a filter rule names system call number {}, which cannot exist", rule.number));
+    return usage_error(fmt::format("a filter rule names system call number {}, which cannot exist", rule.number),
+                       kOutOfRange);
   }
   if (rule.action.kind == ActionKind::fail && rule.action.data > 4095) {
-    return usage_error(
-        fmt::format("a filter rule answers with errno {}; the kernel knows 0 to 4095", rule.action.data));
+    return usage_error(fmt::format("a filter rule answers with errno {}; the kernel knows 0 to 4095", rule.action.data),
+                       kOutOfRange);
   }
   for (const ArgTest& test : rule.tests) {
     if (test.index > 5) {
-      return usage_error(fmt::format("a filter rule tests argument {}; a system call has 0 to 5", test.index));
+      return usage_error(fmt::format("a filter rule tests argument {}; a system call has 0 to 5", test.index),
+                         kOutOfRange);
     }
   }
   return {};

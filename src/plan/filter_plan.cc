@@ -1,4 +1,6 @@
 // The filter of a plan: our own list, or the OCI profile that the user names.
+#include <algorithm>
+
 #include <fmt/format.h>
 
 #include "plan/oci_profile.h"
@@ -7,6 +9,18 @@
 #include "plan/syscall_policy.h"
 
 namespace pctx {
+namespace {
+
+// Lists that people have name calls of many machines: one line, whatever they hold.
+std::string first_few(const std::vector<std::string>& names) {
+  constexpr std::size_t kShown = 3;
+  const std::size_t shown = std::min(names.size(), kShown);
+  const std::string text =
+      fmt::format("{}", fmt::join(names.begin(), names.begin() + static_cast<std::ptrdiff_t>(shown), ", "));
+  return names.size() > shown ? fmt::format("{} and {} more", text, names.size() - shown) : text;
+}
+
+}  // namespace
 
 Result<void> plan_filter(Plan& plan, const HostFeatures& host, const CompileInputs& inputs) {
   LayerState& layer = plan.layer(Layer::seccomp);
@@ -16,18 +30,22 @@ Result<void> plan_filter(Plan& plan, const HostFeatures& host, const CompileInpu
   }
   const bool accounted = plan.cgroup.version != CgroupVersion::none;
   if (inputs.seccomp_profile) {
-    FilterSpec spec = PCTX_TRY(read_oci_profile(
-        *inputs.seccomp_profile,
-        {.kernel = {static_cast<unsigned>(host.kernel_major), static_cast<unsigned>(host.kernel_minor)}}));
+    const std::string name = fmt::format("{} {}", plan.policy.names.of("seccomp"), plan.policy.seccomp.value_or("?"));
+    const OciProfileOptions here{
+        .kernel = {static_cast<unsigned>(host.kernel_major), static_cast<unsigned>(host.kernel_minor)}};
+    OciProfile profile = PCTX_TRY(named(name, read_oci_profile(*inputs.seccomp_profile, here)));
+    FilterSpec& spec = profile.filter;
     layer.detail = fmt::format("profile {}", plan.policy.seccomp.value_or("?"));
+    if (!profile.ignored.empty()) {
+      layer.detail += fmt::format(", names unknown here and so not refused: {}", profile.ignored.size());
+      plan.notices.push_back(
+          fmt::format("{}: no system call here, so not refused: {}", name, first_few(profile.ignored)));
+    }
     if (!accounted)
       plan.notices.push_back(
           "--seccomp replaces our filter: without cgroups it must itself refuse memfd_create, shmget and shared "
           "anonymous "
           "mmap, or the memory limit can be dodged");
-    if (const std::string_view call = refused_launch_call(spec); !call.empty())
-      return usage_error(
-          fmt::format("--seccomp: the profile refuses '{}', without which nothing can be started", call));
     plan.profile = spec;
     if (!inputs.no_listener) notify_refusals(spec);
     plan.filter = PCTX_TRY(compile_filter(spec));

@@ -1,6 +1,6 @@
 #include "plan/oci_profile.h"
 
-#include <fmt/core.h>
+#include <fmt/format.h>
 #include <string.h>
 
 #include <algorithm>
@@ -13,14 +13,13 @@
 #include <string>
 #include <vector>
 
+#include "base/strict_json.h"
 #include "plan/syscall_policy.h"
 
 namespace pctx {
 namespace {
 
 using Json = nlohmann::json;
-
-constexpr int kMaxDepth = 8;  // the format itself needs 5
 
 // A value and where it stands, so that every complaint can say so.
 struct Node {
@@ -42,15 +41,29 @@ std::string shown(std::string_view text) {
   return Json(cut).dump(-1, ' ', true, Json::error_handler_t::replace);
 }
 
-Error wrong(const Node& node, std::string_view what) {
-  return usage_error(fmt::format("seccomp profile: {} {}", node.place.empty() ? "the document" : node.place, what));
+Error wrong(const Node& node, std::string_view what, std::string hint = "profiles of Docker and Podman show the form") {
+  return usage_error(fmt::format("{} {}", node.place.empty() ? "the document" : node.place, what), std::move(hint));
+}
+
+// "the actions are A, B, C" out of a table whose entries have a `text`.
+template <class Table>
+std::string the_known(std::string_view things, const Table& table) {
+  std::string line = fmt::format("the {} are", things);
+  const char* before = " ";
+  for (const auto& entry : table) {
+    line += before;
+    line += entry.text;
+    before = ", ";
+  }
+  return line;
 }
 
 Result<void> check_keys(const Node& node, std::initializer_list<std::string_view> known) {
   if (!node.value.is_object()) return wrong(node, "is not an object");
   for (const auto& [key, value] : node.value.items()) {
     if (std::find(known.begin(), known.end(), key) == known.end()) {
-      return wrong(node, fmt::format("has the unknown key {}", shown(key)));
+      return wrong(node, fmt::format("has the unknown key {}", shown(key)),
+                   fmt::format("the keys here are {}", fmt::join(known, ", ")));
     }
   }
   return {};
@@ -64,7 +77,7 @@ Result<std::string> text_of(const Node& node) {
 Result<std::uint64_t> number_of(const Node& node, std::uint64_t most) {
   if (!node.value.is_number_unsigned()) return wrong(node, "is not a whole number from 0 to 2^64-1");
   const auto number = node.value.get<std::uint64_t>();
-  if (number > most) return wrong(node, fmt::format("is {}; the most is {}", number, most));
+  if (number > most) return wrong(node, fmt::format("is {}; the most is {}", number, most), "write a smaller number");
   return number;
 }
 
@@ -73,34 +86,6 @@ Result<std::vector<std::string>> texts_of(const Node& node) {
   std::vector<std::string> texts;
   for (std::size_t i = 0; i < node.value.size(); ++i) texts.push_back(PCTX_TRY(text_of(node.at(i))));
   return texts;
-}
-
-Result<Json> parse(std::string_view text) {
-  if (text.size() > kMaxProfileBytes) {
-    return usage_error(fmt::format("seccomp profile: {} bytes; the most is {}", text.size(), kMaxProfileBytes));
-  }
-  bool too_deep = false;
-  std::string twice;
-  std::vector<std::vector<std::string>> keys;  // of the objects that are open; the library would keep the last silently
-  const auto watch = [&](int depth, Json::parse_event_t event, Json& parsed) {
-    if (depth > kMaxDepth) too_deep = true;
-    if (too_deep) return false;
-    if (event == Json::parse_event_t::object_start) keys.emplace_back();
-    if (event == Json::parse_event_t::object_end && !keys.empty()) keys.pop_back();
-    if (event == Json::parse_event_t::key && !keys.empty()) {
-      auto& seen = keys.back();
-      const auto& key = parsed.get_ref<const std::string&>();
-      if (std::find(seen.begin(), seen.end(), key) != seen.end()) twice = key;
-      // Real objects have ten keys at most; past that the document is refused anyway, and the search stays cheap.
-      if (seen.size() < 64) seen.push_back(key);
-    }
-    return true;
-  };
-  Json document = Json::parse(text, watch, /*allow_exceptions=*/false);
-  if (too_deep) return usage_error(fmt::format("seccomp profile: nested deeper than {} levels", kMaxDepth));
-  if (document.is_discarded()) return usage_error("seccomp profile: not valid JSON");
-  if (!twice.empty()) return usage_error(fmt::format("seccomp profile: the key {} is given twice", shown(twice)));
-  return document;
 }
 
 Result<ActionKind> action_of(const Node& node) {
@@ -115,11 +100,13 @@ Result<ActionKind> action_of(const Node& node) {
       {"SCMP_ACT_LOG", ActionKind::log},          {"SCMP_ACT_TRACE", ActionKind::trace},
   };
   const std::string text = PCTX_TRY(text_of(node));
-  if (text == "SCMP_ACT_NOTIFY") return wrong(node, "is SCMP_ACT_NOTIFY; a box has no agent of the profile's to ask");
+  if (text == "SCMP_ACT_NOTIFY")
+    return wrong(node, "is SCMP_ACT_NOTIFY; a box has no agent of the profile's to ask",
+                 "write SCMP_ACT_ERRNO: the report names what was refused");
   for (const Name& name : kNames) {
     if (name.text == text) return name.kind;
   }
-  return wrong(node, fmt::format("is the unknown action {}", shown(text)));
+  return wrong(node, fmt::format("is the unknown action {}", shown(text)), the_known("actions", kNames));
 }
 
 // Podman writes the name beside the number.
@@ -129,22 +116,26 @@ Result<std::uint16_t> errno_by_name(const Node& node) {
     const char* name = strerrorname_np(code);
     if (name != nullptr && text == name) return code;
   }
-  return wrong(node, fmt::format("is the unknown error name {}", shown(text)));
+  return wrong(node, fmt::format("is the unknown error name {}", shown(text)), "write one such as EPERM");
 }
 
 Result<Action> read_action(const Node& node, const char* action_key, const char* number_key, const char* name_key) {
-  if (!node.has(action_key)) return wrong(node, fmt::format("has no {}", action_key));
+  if (!node.has(action_key))
+    return wrong(node, fmt::format("has no {}", action_key), "add it, for example SCMP_ACT_ERRNO");
   const ActionKind kind = PCTX_TRY(action_of(node.at(action_key)));
   std::optional<std::uint16_t> code;
   if (node.has(number_key)) code = static_cast<std::uint16_t>(PCTX_TRY(number_of(node.at(number_key), 4095)));
   if (node.has(name_key) && !(node.at(name_key).value == "")) {
     const std::uint16_t named = PCTX_TRY(errno_by_name(node.at(name_key)));
-    if (code && *code != named) return wrong(node.at(name_key), fmt::format("contradicts {}", number_key));
+    if (code && *code != named)
+      return wrong(node.at(name_key), fmt::format("contradicts {}", number_key), "leave one of them out");
     code = named;
   }
   if (kind == ActionKind::trace) return Action::fail(ENOSYS);
   if (kind == ActionKind::fail) return Action::fail(code.value_or(EPERM));
-  if (code) return wrong(node, fmt::format("gives an error number, but {} is not SCMP_ACT_ERRNO", action_key));
+  if (code)
+    return wrong(node, fmt::format("gives an error number, but {} is not SCMP_ACT_ERRNO", action_key),
+                 "leave the number out");
   return Action{kind, 0};
 }
 
@@ -177,13 +168,13 @@ Result<Compare> compare_of(const Node& node) {
   for (const Name& name : kNames) {
     if (name.text == text) return name.op;
   }
-  return wrong(node, fmt::format("is the unknown operator {}", shown(text)));
+  return wrong(node, fmt::format("is the unknown operator {}", shown(text)), the_known("operators", kNames));
 }
 
 Result<ArgTest> read_test(const Node& node, bool permission) {
   PCTX_TRY(check_keys(node, {"index", "value", "valueTwo", "op"}));
   for (const char* key : {"index", "value", "op"}) {
-    if (!node.has(key)) return wrong(node, fmt::format("has no {}", key));
+    if (!node.has(key)) return wrong(node, fmt::format("has no {}", key), "a test has index, value and op");
   }
   ArgTest test;
   test.index = static_cast<std::uint8_t>(PCTX_TRY(number_of(node.at("index"), 5)));
@@ -206,7 +197,7 @@ Result<std::vector<ArgTest>> read_tests(const Node& node, bool permission) {
     const ArgTest test = PCTX_TRY(read_test(node.at(i), permission));
     for (const ArgTest& earlier : tests) {
       if (earlier.index == test.index) {
-        return wrong(node.at(i), fmt::format("tests argument {} a second time; write two rules instead", test.index));
+        return wrong(node.at(i), fmt::format("tests argument {} a second time", test.index), "write two rules instead");
       }
     }
     tests.push_back(test);
@@ -263,24 +254,32 @@ Result<bool> applies(const Node& entry, const OciProfileOptions& options) {
   return result;
 }
 
-Result<void> read_entry(const Node& entry, const OciProfileOptions& options, std::vector<Rule>& rules) {
+// A call of another machine that we know is no slip: nobody can make it here.
+bool is_known(std::string_view name) {
+  return syscall_number(Arch::x86_64, name) || syscall_number(Arch::aarch64, name);
+}
+
+Result<void> read_entry(const Node& entry, const OciProfileOptions& options, OciProfile& profile) {
   PCTX_TRY(
       check_keys(entry, {"name", "names", "action", "errnoRet", "errno", "args", "comment", "includes", "excludes"}));
   if (entry.has("comment")) PCTX_TRY(text_of(entry.at("comment")));
   std::vector<std::string> names;
   if (entry.has("names")) names = PCTX_TRY(texts_of(entry.at("names")));
   if (entry.has("name")) {
-    if (entry.has("names")) return wrong(entry, "has both name and names");
+    if (entry.has("names")) return wrong(entry, "has both name and names", "leave one of them out");
     names.push_back(PCTX_TRY(text_of(entry.at("name"))));
   }
-  if (names.empty()) return wrong(entry, "names no system call");
+  if (names.empty()) return wrong(entry, "names no system call", "add names, or leave the entry out");
   const Action action = PCTX_TRY(read_action(entry, "action", "errnoRet", "errno"));
   std::vector<ArgTest> tests;
   if (entry.has("args")) tests = PCTX_TRY(read_tests(entry.at("args"), permits(action)));
   // Everything has been checked by now, also in entries for other machines: a profile is right or wrong everywhere.
   if (!PCTX_TRY(applies(entry, options))) return {};
   for (const std::string& name : names) {
-    if (const auto number = syscall_number(kHostArch, name)) rules.push_back({*number, action, tests});
+    if (const auto number = syscall_number(kHostArch, name)) profile.filter.rules.push_back({*number, action, tests});
+    if (is_known(name) || permits(action) || !permits(profile.filter.fallback)) continue;
+    std::vector<std::string>& ignored = profile.ignored;
+    if (std::find(ignored.begin(), ignored.end(), shown(name)) == ignored.end()) ignored.push_back(shown(name));
   }
   return {};
 }
@@ -298,7 +297,8 @@ Result<bool> lists_host_architecture(const Node& names) {
   const auto texts = PCTX_TRY(texts_of(names));
   for (std::size_t i = 0; i < texts.size(); ++i) {
     if (std::find(std::begin(kKnown), std::end(kKnown), texts[i]) == std::end(kKnown)) {
-      return wrong(names.at(i), fmt::format("is the unknown architecture {}", shown(texts[i])));
+      return wrong(names.at(i), fmt::format("is the unknown architecture {}", shown(texts[i])),
+                   fmt::format("write {}, which this machine is", host));
     }
     if (texts[i] == host || texts[i] == "SCMP_ARCH_NATIVE") found = true;
   }
@@ -314,20 +314,21 @@ Result<void> check_architectures(const Node& root) {
   }
   if (root.has("archMap")) {
     const Node map = root.at("archMap");
-    if (listed) return wrong(root, "has both architectures and archMap");
+    if (listed) return wrong(root, "has both architectures and archMap", "leave one of them out");
     if (!map.value.is_array()) return wrong(map, "is not a list");
     listed = !map.value.empty();
     for (std::size_t i = 0; i < map.value.size(); ++i) {
       const Node item = map.at(i);
       PCTX_TRY(check_keys(item, {"architecture", "subArchitectures"}));
-      if (!item.has("architecture")) return wrong(item, "has no architecture");
+      if (!item.has("architecture")) return wrong(item, "has no architecture", "add it, or leave the entry out");
       const Json single = Json::array({item.at("architecture").value});
       found |= PCTX_TRY(lists_host_architecture({single, item.place + ".architecture"}));
       if (item.has("subArchitectures")) PCTX_TRY(lists_host_architecture(item.at("subArchitectures")));
     }
   }
   if (listed && !found)
-    return wrong(root, fmt::format("is not made for {}, which this machine is", arch_name(kHostArch)));
+    return wrong(root, fmt::format("is not made for {}, which this machine is", arch_name(kHostArch)),
+                 "add it to architectures, or leave that key out");
   return {};
 }
 
@@ -336,7 +337,7 @@ Result<void> check_flags(const Node& flags) {
   for (std::size_t i = 0; i < texts.size(); ++i) {
     if (texts[i] != "SECCOMP_FILTER_FLAG_TSYNC" && texts[i] != "SECCOMP_FILTER_FLAG_LOG" &&
         texts[i] != "SECCOMP_FILTER_FLAG_SPEC_ALLOW" && texts[i] != "SECCOMP_FILTER_FLAG_WAIT_KILLABLE_RECV") {
-      return wrong(flags.at(i), fmt::format("is the unknown flag {}", shown(texts[i])));
+      return wrong(flags.at(i), fmt::format("is the unknown flag {}", shown(texts[i])), "leave it out");
     }
   }
   return {};
@@ -365,12 +366,13 @@ int leniency(const Rule& rule) {
 
 }  // namespace
 
-Result<FilterSpec> read_oci_profile(std::string_view text, const OciProfileOptions& options) {
-  const Json document = PCTX_TRY(parse(text));
+Result<OciProfile> read_oci_profile(std::string_view text, const OciProfileOptions& options) {
+  const Json document = PCTX_TRY(parse_strict_json<Json>(text, kMaxProfileBytes));
   const Node root{document, ""};
   PCTX_TRY(check_keys(root, {"defaultAction", "defaultErrnoRet", "defaultErrno", "architectures", "archMap", "flags",
                              "syscalls", "comment"}));
-  FilterSpec spec;
+  OciProfile profile;
+  FilterSpec& spec = profile.filter;
   spec.fallback = PCTX_TRY(read_action(root, "defaultAction", "defaultErrnoRet", "defaultErrno"));
   if (!permits(spec.fallback)) spec.unknown = Action::fail(ENOSYS);
   PCTX_TRY(check_architectures(root));
@@ -378,14 +380,14 @@ Result<FilterSpec> read_oci_profile(std::string_view text, const OciProfileOptio
   if (root.has("syscalls")) {
     const Node entries = root.at("syscalls");
     if (!entries.value.is_array()) return wrong(entries, "is not a list");
-    for (std::size_t i = 0; i < entries.value.size(); ++i) PCTX_TRY(read_entry(entries.at(i), options, spec.rules));
+    for (std::size_t i = 0; i < entries.value.size(); ++i) PCTX_TRY(read_entry(entries.at(i), options, profile));
   }
   std::stable_sort(spec.rules.begin(), spec.rules.end(),
                    [](const Rule& a, const Rule& b) { return leniency(a) < leniency(b); });
   if (const auto call = refused_launch_call(spec); !call.empty()) {
-    return usage_error(fmt::format("seccomp profile: it refuses {}, without which no guest can be started", call));
+    return usage_error(fmt::format("it refuses {}, without which no guest can be started", call), "allow it");
   }
-  return spec;
+  return profile;
 }
 
 void notify_refusals(FilterSpec& profile) {

@@ -1,6 +1,7 @@
 // Reads the seccomp profile format of Docker, Podman and the OCI runtime specification into a FilterSpec for the host's
 // architecture. Strict: an unknown key, action or operator is an error that names its place. Unknown names of system
-// calls are skipped, as the runtimes do: profiles list calls of all architectures and kernels.
+// calls are skipped, as the runtimes do: profiles list calls of all architectures and kernels. Where that lets pass
+// what the profile refuses, they are listed.
 //
 // A profile replaces our default list. If it allows namespaces, mounts or ptrace, the guest gets them: that is its
 // author's decision, and the other layers (no capabilities, no_new_privs, Landlock, no user namespaces) still stand.
@@ -17,8 +18,10 @@
 #pragma once
 
 #include <cstddef>
+#include <string>
 #include <string_view>
 #include <utility>
+#include <vector>
 
 #include "base/result.h"
 #include "plan/filter.h"
@@ -32,9 +35,16 @@ struct OciProfileOptions {
   std::pair<unsigned, unsigned> kernel{0, 0};
 };
 
+struct OciProfile {
+  FilterSpec filter;
+  // Fit for messages, once each: names that it refuses while it permits by default, and that no table of ours has. A
+  // slip of the pen leaves the call open.
+  std::vector<std::string> ignored;
+};
+
 // The guest holds no capability, so entries that include one never apply and entries that exclude one always do.
 // Numbers newer than our table answer ENOSYS when the profile refuses by default, as runc does.
-Result<FilterSpec> read_oci_profile(std::string_view text, const OciProfileOptions& options);
+Result<OciProfile> read_oci_profile(std::string_view text, const OciProfileOptions& options);
 
 // Turns every refusal with an error into a notification: the supervisor records the call and answers what the profile
 // says. Left alone are ENOSYS for numbers newer than our table and for calls to which our own list answers it too:

@@ -33,11 +33,11 @@ enum class Heard { no, yes };
 class Guest {
  public:
   explicit Guest(const std::string& text, const OciProfileOptions& options = kNewKernel, Heard heard = Heard::no) {
-    auto spec = read_oci_profile(text, options);
-    EXPECT_TRUE(spec.has_value()) << (spec ? "" : spec.error().what);
-    if (!spec) return;
-    if (heard == Heard::yes) notify_refusals(*spec);
-    auto program = compile_filter(*spec);
+    auto profile = read_oci_profile(text, options);
+    EXPECT_TRUE(profile.has_value()) << (profile ? "" : profile.error().what);
+    if (!profile) return;
+    if (heard == Heard::yes) notify_refusals(profile->filter);
+    auto program = compile_filter(profile->filter);
     EXPECT_TRUE(program.has_value());
     if (program) program_ = *std::move(program);
   }
@@ -61,6 +61,7 @@ std::string complaint(const std::string& text) {
   const auto spec = read_oci_profile(text, kNewKernel);
   if (spec) return "";
   EXPECT_EQ(spec.error().kind, ErrorKind::usage);
+  EXPECT_NE(spec.error().hint, "") << spec.error().what;
   return spec.error().what;
 }
 // The same for one entry in an otherwise good profile.
@@ -204,7 +205,7 @@ TEST(OciProfile, errors_can_be_named_as_podman_does) {
 
 TEST(OciProfile, complaints_name_the_place) {
   EXPECT_EQ(complaint(payload("broken_operator.json")),
-            R"(seccomp profile: syscalls[1].args[0].op is the unknown operator "SCMP_CMP_IS")");
+            R"(syscalls[1].args[0].op is the unknown operator "SCMP_CMP_IS")");
   const std::pair<const char*, const char*> entries[] = {
       {R"({"name": "bpf", "action": "SCMP_ACT_MAYBE"})",
        R"(syscalls[1].action is the unknown action "SCMP_ACT_MAYBE")"},
@@ -239,9 +240,8 @@ TEST(OciProfile, complaints_name_the_place) {
 }
 
 TEST(OciProfile, documents_that_are_no_profile_are_refused) {
-  EXPECT_EQ(complaint(payload("broken_unfinished.json")), "seccomp profile: not valid JSON");
-  EXPECT_EQ(complaint(payload("broken_no_exec.json")),
-            "seccomp profile: it refuses execve, without which no guest can be started");
+  EXPECT_EQ(complaint(payload("broken_unfinished.json")), "not valid JSON at line 2, column 1");
+  EXPECT_EQ(complaint(payload("broken_no_exec.json")), "it refuses execve, without which no guest can be started");
   EXPECT_NE(complaint(""), "");
   EXPECT_NE(complaint("[]"), "");
   EXPECT_NE(complaint("{}").find("has no defaultAction"), std::string::npos);
@@ -265,6 +265,31 @@ TEST(OciProfile, size_and_depth_are_bounded) {
   EXPECT_NE(complaint(deep).find("nested deeper"), std::string::npos);
   const std::string long_name = std::string(R"({"defaultAction": "SCMP_ACT_)") + std::string(5000, 'x') + "\"}";
   EXPECT_LT(complaint(long_name).size(), 200u);
+}
+
+// What `text` refuses and nobody heeds.
+std::vector<std::string> ignored_in(const std::string& text) {
+  const auto profile = read_oci_profile(text, kNewKernel);
+  EXPECT_TRUE(profile.has_value());
+  return profile ? profile->ignored : std::vector<std::string>{};
+}
+
+TEST(OciProfile, a_misspelt_name_that_leaves_a_call_open_is_listed_once) {
+  const std::string entries = R"("syscalls": [
+      {"names": ["mkdirr", "mkdir", "mkdirr", "two\u001b"], "action": "SCMP_ACT_ERRNO"},
+      {"names": ["mkdirr"], "action": "SCMP_ACT_KILL"}, {"names": ["reed"], "action": "SCMP_ACT_LOG"},
+      {"names": ["elsewhere"], "action": "SCMP_ACT_ERRNO", "includes": {"arches": ["s390x"]}}]})";
+  EXPECT_EQ(ignored_in(R"({"defaultAction": "SCMP_ACT_ALLOW", )" + entries),
+            (std::vector<std::string>{R"("mkdirr")", R"("two\u001b")"}));
+}
+
+TEST(OciProfile, names_that_leave_nothing_open_are_not_listed) {
+  // Of another machine, and where everything that is not named is refused.
+  EXPECT_TRUE(ignored_in(R"({"defaultAction": "SCMP_ACT_ALLOW",
+      "syscalls": [{"names": ["arch_prctl", "mkdir", "open", "renameat"], "action": "SCMP_ACT_ERRNO"}]})")
+                  .empty());
+  EXPECT_TRUE(ignored_in(payload("container.json")).empty());
+  EXPECT_TRUE(ignored_in(payload("deny_list.json")).empty());
 }
 
 }  // namespace

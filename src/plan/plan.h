@@ -96,7 +96,8 @@ struct KernelSetting {
 
 struct LayerState {
   bool on = false;
-  std::string detail;  // version or mechanism when on, the cause when off
+  std::string detail;     // version or mechanism when on, the cause when off
+  std::string hint = {};  // for whoever requires it, if doctor does not know
 };
 
 // How a limit binds: "cgroup v2", "rlimit", "watchdog", "tmpfs", ...

@@ -174,7 +174,7 @@ Result<void> check_places(const Plan& plan, const CompileInputs& inputs) {
                                                   : file_there && target.starts_with(op.target + "/");
       if (in_the_way)
         return usage_error(
-            fmt::format("{}: {} cannot be a {}: /{} is a {} in the box", bind.writable ? "--rw" : "--ro", bind.target,
+            fmt::format("{}: {} cannot be a {}: /{} is a {} in the box", plan.policy.names.of(bind.key()), bind.target,
                         folder ? "folder" : "file", op.target, file_there ? "file" : "folder"),
             "choose another place, for example /data");
     }

@@ -150,28 +150,33 @@ std::u32string from_punycode(std::string_view label) {
   return out;
 }
 
+namespace {
+constexpr const char* kForm = "write a name as DNS has it, for example api.example.com";
+}
+
 Result<std::string> parse_host_name(std::string_view text) {
   std::string name{text};
   if (name.ends_with('.')) name.pop_back();
   std::transform(name.begin(), name.end(), name.begin(), lower);
-  if (name.empty()) return usage_error("an entry of the network list has no name");
+  if (name.empty()) return usage_error("an entry of the network list has no name", kForm);
   if (std::any_of(name.begin(), name.end(), [](char c) { return static_cast<unsigned char>(c) >= 0x80; })) {
     const std::string ascii = ascii_form(name);
     return usage_error(fmt::format("'{}' is not written in ASCII", text),
-                       ascii.empty() ? "" : fmt::format("if {} is what you mean, write that", ascii));
+                       ascii.empty() ? std::string{kForm} : fmt::format("if {} is what you mean, write that", ascii));
   }
-  if (name.size() > kMaxHostName) return usage_error("a name of the network list is longer than 253 characters");
+  if (name.size() > kMaxHostName) return usage_error("a name of the network list is longer than 253 characters", kForm);
   for (std::string_view rest = name;;) {
     const std::size_t dot = rest.find('.');
     const std::string_view label = rest.substr(0, dot);
-    if (label.empty()) return usage_error(fmt::format("'{}' has an empty part between its dots", text));
-    if (label.size() > kMaxLabel) return usage_error(fmt::format("'{}' has a part of more than 63 characters", text));
+    if (label.empty()) return usage_error(fmt::format("'{}' has an empty part between its dots", text), kForm);
+    if (label.size() > kMaxLabel)
+      return usage_error(fmt::format("'{}' has a part of more than 63 characters", text), kForm);
     if (const auto odd = std::find_if_not(label.begin(), label.end(), is_name_character); odd != label.end())
-      return usage_error(fmt::format("'{}' is not a host name: it holds '{}'", text, *odd));
+      return usage_error(fmt::format("'{}' is not a host name: it holds '{}'", text, *odd), kForm);
     if (label.front() == '-' || label.back() == '-')
-      return usage_error(fmt::format("'{}' has a part that begins or ends with '-'", text));
+      return usage_error(fmt::format("'{}' has a part that begins or ends with '-'", text), kForm);
     if (label.starts_with("xn--") && !is_honest_punycode(label))
-      return usage_error(fmt::format("'{}': '{}' is not the punycode of any name", text, label));
+      return usage_error(fmt::format("'{}': '{}' is not the punycode of any name", text, label), kForm);
     if (dot == std::string_view::npos) break;
     rest.remove_prefix(dot + 1);
   }

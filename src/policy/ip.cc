@@ -67,15 +67,16 @@ Result<IpPrefix> parse_prefix(std::string_view text) {
   if (slash != std::string_view::npos) {
     const auto length = parse_count(text.substr(slash + 1));
     if (!length || *length > address->bits())
-      return usage_error(
-          fmt::format("'{}': the length after the slash is not between 0 and {}", text, address->bits()));
+      return usage_error(fmt::format("'{}': the length after the slash is not between 0 and {}", text, address->bits()),
+                         "write for example 10.1.2.0/24");
     prefix.length = static_cast<unsigned>(*length);
   }
   if (!ends_at(*address, prefix.length))
     return usage_error(fmt::format("'{}' has bits behind its first {}", text, prefix.length),
                        "write the first address of the range before the slash");
   if (const IpAddress plain = address->canonical(); plain.v6 != address->v6) {
-    if (prefix.length < 96) return usage_error(fmt::format("'{}' mixes IPv4 and IPv6", text));
+    if (prefix.length < 96)
+      return usage_error(fmt::format("'{}' mixes IPv4 and IPv6", text), "write the IPv4 range as such");
     prefix = {plain, prefix.length - 96};
   }
   return prefix;

@@ -1,10 +1,13 @@
 // The strict reader and the writer of policy files. Each key stands once, in the table of its group.
+#include <array>
+#include <charconv>
 #include <functional>
 #include <map>
 
 #include <fmt/format.h>
 #include <nlohmann/json.hpp>
 
+#include "base/strict_json.h"
 #include "policy/policy.h"
 
 namespace pctx {
@@ -14,19 +17,16 @@ using Json = nlohmann::ordered_json;
 using Reader = std::function<Result<void>(const Json&)>;
 using Table = std::map<std::string_view, Reader>;
 
-constexpr int kMaxDepth = 8;
-
 Error wrong(std::string_view key, std::string_view expected) {
-  return usage_error(fmt::format("policy: '{}' must be {}", key, expected));
+  return usage_error(
+      key.empty() ? fmt::format("it must be {}", expected) : fmt::format("'{}' must be {}", key, expected),
+      "'pctx-sandbox run --print-policy' prints a whole policy to begin with");
 }
 
 // Says which key a reader of units or paths stumbled over.
 template <class T>
 Result<T> at(std::string_view key, Result<T> value) {
-  if (value) return value;
-  Error error = std::move(value).error();
-  error.what = fmt::format("policy: '{}': {}", key, error.what);
-  return error;
+  return named(fmt::format("'{}'", key), std::move(value));
 }
 
 Result<std::string> text(std::string_view key, const Json& value) {
@@ -46,16 +46,21 @@ Result<std::uint64_t> size(std::string_view key, const Json& value) {
   return at(key, parse_size(value.get<std::string>()));
 }
 
+// As somebody would write it, without an exponent: a number then means what the same string means, rounding included.
+std::string decimal(double number) {
+  std::array<char, 512> text;
+  const auto [end, status] = std::to_chars(text.data(), text.data() + text.size(), number, std::chars_format::fixed);
+  return {text.data(), end};
+}
+
 Result<Millis> duration(std::string_view key, const Json& value) {
-  if (value.is_number() && value.get<double>() >= 0)
-    return at(key, parse_duration(fmt::format("{:.3f}", value.get<double>())));
+  if (value.is_number() && value.get<double>() >= 0) return at(key, parse_duration(decimal(value.get<double>())));
   if (!value.is_string()) return wrong(key, "a number of seconds, or a string such as \"30s\"");
   return at(key, parse_duration(value.get<std::string>()));
 }
 
 Result<std::uint32_t> cpus(std::string_view key, const Json& value) {
-  if (value.is_number() && value.get<double>() > 0)
-    return at(key, parse_cpus(fmt::format("{:.3f}", value.get<double>())));
+  if (value.is_number() && value.get<double>() > 0) return at(key, parse_cpus(decimal(value.get<double>())));
   if (!value.is_string()) return wrong(key, "a number above 0, or a string such as \"0.5\"");
   return at(key, parse_cpus(value.get<std::string>()));
 }
@@ -81,16 +86,17 @@ Result<void> layers(std::string_view key, const Json& value, LayerSet& into) {
   return {};
 }
 
-Result<void> read_object(std::string_view where, const Json& object, const Table& table) {
-  if (!object.is_object()) return wrong(where.empty() ? "the policy" : where, "an object");
+Result<void> read_object(std::string_view where, const Json& object, const Table& table, Names& names) {
+  if (!object.is_object()) return wrong(where, "an object");
   for (const auto& [key, value] : object.items()) {
+    const std::string place = fmt::format("{}{}{}", where, where.empty() ? "" : ".", key);
     const auto reader = table.find(key);
     if (reader == table.end()) {
       std::string known;
       for (const auto& entry : table) known += fmt::format("{}{}", known.empty() ? "" : ", ", entry.first);
-      return usage_error(fmt::format("policy: unknown key '{}{}{}'", where, where.empty() ? "" : ".", key),
-                         "the keys here are " + known);
+      return usage_error(fmt::format("unknown key '{}'", place), "the keys here are " + known);
     }
+    names.keys.push_back(place);
     PCTX_TRY(reader->second(value));
   }
   return {};
@@ -105,34 +111,9 @@ Reader field(std::string_view key, Field& into, Kind kind) {
   };
 }
 
-Result<Json> parse(std::string_view input) {
-  if (input.size() > kMaxPolicyBytes) return usage_error(fmt::format("policy: larger than {} bytes", kMaxPolicyBytes));
-  bool too_deep = false;
-  std::string repeated;
-  std::vector<std::vector<std::string>> keys;
-  const auto watch = [&](int depth, Json::parse_event_t event, Json& parsed) {
-    if (depth > kMaxDepth) too_deep = true;
-    if (event == Json::parse_event_t::object_start) keys.emplace_back();
-    if (event == Json::parse_event_t::object_end && !keys.empty()) keys.pop_back();
-    if (event == Json::parse_event_t::key && !keys.empty()) {
-      const std::string key = parsed.get<std::string>();
-      for (const std::string& known : keys.back())
-        if (known == key) repeated = key;
-      keys.back().push_back(key);
-    }
-    return !too_deep;
-  };
-  Json json = Json::parse(input.begin(), input.end(), watch, /*allow_exceptions=*/false);
-  if (too_deep) return usage_error(fmt::format("policy: nested deeper than {} levels", kMaxDepth));
-  if (json.is_discarded()) return usage_error("policy: not valid JSON", "check it with: python3 -m json.tool FILE");
-  if (!repeated.empty()) return usage_error(fmt::format("policy: the key '{}' stands twice", repeated));
-  return json;
-}
-
-}  // namespace
-
-Result<Policy> policy_from_json(std::string_view input, Policy policy) {
-  const Json json = PCTX_TRY(parse(input));
+Result<Policy> read_policy(std::string_view input) {
+  Policy policy;
+  const Json json = PCTX_TRY(parse_strict_json<Json>(input, kMaxPolicyBytes));
   Limits& limits = policy.limits;
   const Table limit_keys{
       {"memory", field("limits.memory", limits.memory, size)},
@@ -174,8 +155,7 @@ Result<Policy> policy_from_json(std::string_view input, Policy policy) {
       {"uid",
        [&](const Json& value) -> Result<void> {
          const std::uint64_t uid = PCTX_TRY(count("identity.uid", value));
-         if (uid > 65533) return wrong("identity.uid", "below 65534");
-         policy.uid = static_cast<std::uint32_t>(uid);
+         policy.uid = PCTX_TRY(at("identity.uid", check_uid(uid)));
          return {};
        }},
   };
@@ -188,15 +168,15 @@ Result<Policy> policy_from_json(std::string_view input, Policy policy) {
       {"connections", field("network.connections", allowed.connections, count)},
   };
   const Table keys{
-      {"limits", [&](const Json& value) { return read_object("limits", value, limit_keys); }},
-      {"files", [&](const Json& value) { return read_object("files", value, file_keys); }},
-      {"identity", [&](const Json& value) { return read_object("identity", value, identity_keys); }},
+      {"limits", [&](const Json& value) { return read_object("limits", value, limit_keys, policy.names); }},
+      {"files", [&](const Json& value) { return read_object("files", value, file_keys, policy.names); }},
+      {"identity", [&](const Json& value) { return read_object("identity", value, identity_keys, policy.names); }},
       {"network",
        [&](const Json& value) -> Result<void> {
          if (value.is_object()) {
            policy.network = Network::allow;
            policy.allowed = {};
-           return read_object("network", value, network_keys);
+           return read_object("network", value, network_keys, policy.names);
          }
          if (!value.is_string()) return wrong("network", "\"none\", \"host\" or an object");
          return at("network", parse_network(value.get<std::string>(), policy));
@@ -206,12 +186,10 @@ Result<Policy> policy_from_json(std::string_view input, Policy policy) {
       {"require", [&](const Json& value) { return layers("require", value, policy.require); }},
       {"allow_degraded", [&](const Json& value) { return layers("allow_degraded", value, policy.allow_degraded); }},
   };
-  PCTX_TRY(read_object("", json, keys));
+  PCTX_TRY(read_object("", json, keys, policy.names));
   for (std::vector<Bind>* binds : {&ro, &rw}) policy.binds.insert(policy.binds.end(), binds->begin(), binds->end());
   return policy;
 }
-
-namespace {
 
 Json network_json(const Policy& policy) {
   if (policy.network != Network::allow) return policy.network == Network::none ? "none" : "host";
@@ -226,6 +204,12 @@ Json network_json(const Policy& policy) {
 }
 
 }  // namespace
+
+Result<Policy> policy_from_json(std::string_view text, std::string file) {
+  Policy policy = PCTX_TRY(named(file, read_policy(text)));
+  policy.names.file = std::move(file);
+  return policy;
+}
 
 std::string policy_to_json(const Policy& policy) {
   const Limits& limits = policy.limits;

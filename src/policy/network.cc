@@ -14,11 +14,13 @@ namespace {
 constexpr std::string_view kHowTo =
     "write NAME, *.NAME, * or an address, each with :PORT if it is not 80 and 443, for example api.example.com or "
     "*.example.org:443";
+constexpr const char* kBrackets = "write an IPv6 address in brackets, for example [2001:db8::1]:8080";
+constexpr const char* kFewer = "name fewer: *.example.org is every name below example.org";
 
 Result<std::uint16_t> parse_port(std::string_view entry, std::string_view text) {
   const auto port = parse_count(text);
   if (!port || *port == 0 || *port > 65535)
-    return usage_error(fmt::format("'{}': '{}' is not a port between 1 and 65535", entry, text));
+    return usage_error(fmt::format("'{}': '{}' is not a port between 1 and 65535", entry, text), std::string{kHowTo});
   return static_cast<std::uint16_t>(*port);
 }
 
@@ -47,11 +49,11 @@ Result<Split> split_port(std::string_view entry) {
   Split split{entry, {}, false};
   if (entry.starts_with('[')) {
     const std::size_t end = entry.find(']');
-    if (end == std::string_view::npos) return usage_error(fmt::format("'{}' lacks the closing ']'", entry));
+    if (end == std::string_view::npos) return usage_error(fmt::format("'{}' lacks the closing ']'", entry), kBrackets);
     split.host = entry.substr(1, end - 1);
     const std::string_view rest = entry.substr(end + 1);
     if (!rest.empty() && rest.front() != ':')
-      return usage_error(fmt::format("'{}' has something other than :PORT behind the ']'", entry));
+      return usage_error(fmt::format("'{}' has something other than :PORT behind the ']'", entry), kBrackets);
     split.has_port = !rest.empty();
     if (split.has_port) split.port = rest.substr(1);
     return split;
@@ -59,8 +61,7 @@ Result<Split> split_port(std::string_view entry) {
   const std::size_t colon = entry.find(':');
   if (colon == std::string_view::npos) return split;
   if (entry.find(':', colon + 1) != std::string_view::npos)
-    return usage_error(fmt::format("'{}' has more than one ':'", entry),
-                       "write an IPv6 address in brackets, for example [2001:db8::1]:8080");
+    return usage_error(fmt::format("'{}' has more than one ':'", entry), kBrackets);
   return Split{entry.substr(0, colon), entry.substr(colon + 1), true};
 }
 
@@ -74,7 +75,8 @@ Result<IpPrefix> parse_literal(std::string_view entry, std::string_view host) {
     return usage_error(fmt::format("'{}': inside the box this address is the box itself", entry),
                        "give the host's service a name, and open its address with --network-private");
   if (meets(kSyntheticRange4) || meets(kSyntheticRange6))
-    return usage_error(fmt::format("'{}': the sandbox gives addresses of this range to names", entry));
+    return usage_error(fmt::format("'{}': the sandbox gives addresses of this range to names", entry),
+                       "name the host instead of its address");
   if (prefix.length < (prefix.address.v6 ? 16u : 8u))
     return usage_error(fmt::format("'{}' is too wide a range", entry), "write * for the public internet");
   return prefix;
@@ -117,7 +119,7 @@ Result<std::vector<NetRule>> parse_net_rules(std::string_view entries) {
     const std::size_t comma = entries.find(',');
     rules.push_back(PCTX_TRY(parse_net_rule(entries.substr(0, comma))));
     if (rules.size() > kMaxNetRules)
-      return usage_error(fmt::format("the network list has more than {} entries", kMaxNetRules));
+      return usage_error(fmt::format("the network list has more than {} entries", kMaxNetRules), kFewer);
     if (comma == std::string_view::npos) return rules;
     entries.remove_prefix(comma + 1);
   }
@@ -148,21 +150,30 @@ std::string to_string(const NetRule& rule) {
   return fmt::format("{}:{}", host(), rule.ports.front());
 }
 
-Result<void> validate(const NetworkPolicy& policy) {
-  if (policy.rules.empty()) return usage_error("the network list is empty", "leave the network out, or name a host");
+Result<void> validate(const NetworkPolicy& policy, const Names& names) {
+  if (policy.rules.empty())
+    return usage_error(fmt::format("{}: the network list is empty", names.of("network")),
+                       "leave the network out, or name a host");
   if (policy.rules.size() > kMaxNetRules)
-    return usage_error(fmt::format("the network list has more than {} entries", kMaxNetRules));
+    return usage_error(fmt::format("{}: more than {} entries", names.of("network.allow"), kMaxNetRules), kFewer);
   if (policy.open_private.size() > kMaxNetRules)
-    return usage_error(fmt::format("--network-private has more than {} ranges", kMaxNetRules));
+    return usage_error(fmt::format("{}: more than {} ranges", names.of("network.private"), kMaxNetRules),
+                       "name wider ranges");
   if (listening_ports(policy).size() > kMaxNetPorts)
-    return usage_error(fmt::format("the network list names more than {} different ports", kMaxNetPorts));
+    return usage_error(fmt::format("{}: more than {} different ports", names.of("network.allow"), kMaxNetPorts),
+                       "use fewer: each port is a listener in the box");
   for (const NetRule& rule : policy.rules)
     if (std::find(rule.ports.begin(), rule.ports.end(), 53) != rule.ports.end())
-      return usage_error(fmt::format("'{}': port 53 is the sandbox's own name server", to_string(rule)));
-  if (policy.rate && *policy.rate < 1024) return usage_error("--net-rate: the rate is below 1024 bytes per second");
+      return usage_error(
+          fmt::format("{}: '{}': port 53 is the sandbox's own name server", names.of("network.allow"), to_string(rule)),
+          "leave the entry out: names that are allowed are resolved anyway");
+  if (policy.rate && *policy.rate < 1024)
+    return usage_error(fmt::format("{}: the rate is below 1024 bytes per second", names.of("network.rate")),
+                       "leave it out for no limit");
   if (policy.connections && (*policy.connections == 0 || *policy.connections > kMaxNetConnections))
-    return usage_error(
-        fmt::format("--net-connections: {} is not between 1 and {}", *policy.connections, kMaxNetConnections));
+    return usage_error(fmt::format("{}: {} is not between 1 and {}", names.of("network.connections"),
+                                   *policy.connections, kMaxNetConnections),
+                       fmt::format("leave it out for {}", kMaxNetConnections));
   return {};
 }
 

@@ -10,6 +10,7 @@
 
 #include "base/result.h"
 #include "policy/ip.h"
+#include "policy/names.h"
 
 namespace pctx {
 
@@ -52,7 +53,7 @@ Result<IpPrefix> parse_private_range(std::string_view text);
 std::string to_string(const NetRule& rule);
 
 // Everything about the lists and figures that one entry alone does not show.
-Result<void> validate(const NetworkPolicy& policy);
+Result<void> validate(const NetworkPolicy& policy, const Names& names = {});
 
 // Distinct ports of all rules, ascending: where a box listens.
 std::vector<std::uint16_t> listening_ports(const NetworkPolicy& policy);

@@ -4,14 +4,34 @@
 
 namespace pctx {
 
+namespace {
+
+// Docker's way to say how a folder is lent: here the option does.
+Error colon_in_place(const Bind& bind) {
+  const std::size_t colon = bind.target.find(':');
+  const std::string_view mode = std::string_view{bind.target}.substr(colon + 1);
+  const bool read = mode == "ro" || mode.starts_with("ro,"), write = mode == "rw" || mode.starts_with("rw,");
+  const std::string rest = fmt::format("{}:{}", bind.source, bind.target.substr(0, colon));
+  std::string hint = "name a place without one, for example /data";
+  if (read && !bind.writable) hint = fmt::format("write {}: --ro is read-only already", rest);
+  if (write && bind.writable) hint = fmt::format("write {}: --rw may be written to already", rest);
+  if (write && !bind.writable) hint = fmt::format("what may be written to is lent with --rw {}", rest);
+  if (read && bind.writable) hint = fmt::format("what is only read is lent with --ro {}", rest);
+  return usage_error(fmt::format("'{}' is no place in the box: it has a colon", bind.target), hint);
+}
+
+}  // namespace
+
 Result<Bind> parse_bind(std::string_view text, bool writable) {
   const std::size_t colon = text.find(':');
   if (writable && colon == std::string_view::npos)
-    return usage_error(fmt::format("'{}' names no place in the box", text), "write --rw HOST:GUEST");
+    return usage_error(fmt::format("'{}' names no place in the box", text),
+                       "write HOST:GUEST, for example ./data:/data");
   Bind bind{std::string{text.substr(0, colon)}, "", writable};
   bind.target = colon == std::string_view::npos ? bind.source : std::string{text.substr(colon + 1)};
   if (bind.source.empty() || bind.target.empty())
     return usage_error(fmt::format("'{}' lacks a path", text), "write HOST or HOST:GUEST");
+  if (bind.target.find(':') != std::string::npos) return colon_in_place(bind);
   // Where this folder is says nothing about a place in the box.
   if (colon == std::string_view::npos && bind.source.front() != '/')
     return usage_error(fmt::format("'{}' is a relative path and names no place in the box", text),

@@ -12,6 +12,7 @@
 #include "base/result.h"
 #include "base/units.h"
 #include "policy/layer.h"
+#include "policy/names.h"
 #include "policy/network.h"
 
 namespace pctx {
@@ -34,6 +35,8 @@ struct Bind {
   std::string source;
   std::string target;
   bool writable = false;
+
+  const char* key() const { return writable ? "files.rw" : "files.ro"; }
 };
 
 struct Tmpfs {
@@ -58,6 +61,7 @@ struct Policy {
   std::optional<std::string> apparmor;  // name of the AppArmor profile to enter; it must be loaded
   LayerSet require;
   LayerSet allow_degraded;
+  Names names;
 };
 
 // What people write after --ro, --rw and --tmpfs.
@@ -66,20 +70,22 @@ Result<Tmpfs> parse_tmpfs(std::string_view text);
 Result<std::pair<std::string, std::string>> parse_env(std::string_view text);
 // Of an AppArmor profile of ours or our users': also a file's name, and never more than itself in a rule.
 bool is_profile_name(std::string_view name);
+inline constexpr std::uint64_t kMaxUid = 65533;  // above it is nobody
+Result<std::uint32_t> check_uid(std::uint64_t uid);
 Result<LayerSet> parse_layers(std::string_view comma_separated);
 // none, host, or allow:HOST,HOST…; with the first two, limits of the third that stood there before go.
 Result<void> parse_network(std::string_view text, Policy& policy);
 Result<std::vector<IpPrefix>> parse_private_ranges(std::string_view comma_separated);
 
-// Reads a policy file over `base`: keys that are absent keep the value they have there. Strict: an unknown key, a wrong
-// type or a value out of range is an error that names the key.
-Result<Policy> policy_from_json(std::string_view text, Policy base = {});
+// Reads a policy file, which messages call `file`; keys that are absent keep their defaults. Strict: an unknown key, a
+// wrong type or, once validated, a value out of range is an error that names the key.
+Result<Policy> policy_from_json(std::string_view text, std::string file = "policy");
 std::string policy_to_json(const Policy& policy);
 inline constexpr std::size_t kMaxPolicyBytes = 1 << 20;
 
 // Everything about a policy that can be judged without looking at the host.
-// Whole system folders are never lent. `option` names the path in messages.
-Result<void> check_lendable(std::string_view option, std::string_view path);
+// Whole system folders are never lent. `name` is what messages call the path.
+Result<void> check_lendable(std::string_view name, std::string_view path);
 Result<void> validate(const Policy& policy);
 
 }  // namespace pctx

@@ -1,5 +1,6 @@
 #include "policy/policy.h"
 
+#include <fmt/format.h>
 #include <gtest/gtest.h>
 
 namespace pctx {
@@ -36,6 +37,22 @@ TEST(Policy, json_round_trip_keeps_every_field) {
   EXPECT_EQ(policy_to_json(*policy), policy_to_json(*again));
 }
 
+TEST(Policy, a_number_means_what_the_same_string_means) {
+  for (const char* seconds : {"0.0004", "0.0000000001", "0.0014", "0.5", "1.001", "2.0005", "90"}) {
+    const auto number = policy_from_json(fmt::format(R"({{"limits": {{"timeout": {0}, "cpu_time": {0}}}}})", seconds));
+    const auto string =
+        policy_from_json(fmt::format(R"({{"limits": {{"timeout": "{0}", "cpu_time": "{0}"}}}})", seconds));
+    ASSERT_TRUE(number && string) << seconds;
+    EXPECT_EQ(number->limits.timeout, string->limits.timeout) << seconds;
+    EXPECT_EQ(number->limits.cpu_time, string->limits.cpu_time) << seconds;
+    EXPECT_GE(number->limits.timeout, Millis{1}) << seconds;  // 0 would be no limit
+  }
+  EXPECT_EQ(policy_from_json(R"({"limits": {"timeout": 0}})")->limits.timeout, Millis{0});
+  EXPECT_EQ(policy_from_json(R"({"limits": {"cpus": 0.25}})")->limits.cpus, 250U);
+  EXPECT_FALSE(policy_from_json(R"({"limits": {"cpus": 0.0004}})").has_value());
+  EXPECT_FALSE(policy_from_json(R"({"limits": {"timeout": 1e300}})").has_value());
+}
+
 struct Refused {
   const char* text;
   const char* names;
@@ -48,6 +65,8 @@ TEST_P(PolicyRefuses, and_names_the_place) {
   ASSERT_FALSE(policy.has_value());
   EXPECT_EQ(policy.error().kind, ErrorKind::usage);
   EXPECT_NE(policy.error().what.find(GetParam().names), std::string::npos) << policy.error().what;
+  EXPECT_TRUE(policy.error().what.starts_with("policy: ")) << policy.error().what;
+  EXPECT_NE(policy.error().hint, "") << policy.error().what;
 }
 
 INSTANTIATE_TEST_SUITE_P(
@@ -70,8 +89,9 @@ INSTANTIATE_TEST_SUITE_P(
         Refused{R"({"files": {"rw": ["/x"]}})", "files.rw"},
         Refused{R"({"identity": {"env": {"A": 1}}})", "identity.env.A"},
         Refused{R"({"identity": {"uid": 70000}})", "identity.uid"}, Refused{R"({"require": ["armour"]})", "armour"},
-        Refused{R"({"network": "none", "network": "host"})", "twice"}, Refused{R"([])", "object"},
-        Refused{R"({)", "JSON"}, Refused{R"([[[[[[[[[[[[1]]]]]]]]]]]])", "deeper"}));
+        Refused{R"({"network": "none", "network": "host"})", "twice"}, Refused{R"([])", "policy: it must be an object"},
+        Refused{R"({"limits": {"pids": 1, "pids": 2}})", "'limits.pids' stands twice"},
+        Refused{R"({)", "not valid JSON at line 1, column 2"}, Refused{R"([[[[[[[[[[[[1]]]]]]]]]]]])", "deeper"}));
 
 Policy with(void (*change)(Policy&)) {
   Policy policy;
@@ -106,6 +126,55 @@ TEST(Validate, refuses_limits_out_of_range_and_names_the_option) {
   EXPECT_FALSE(validate(with([](Policy& p) { p.limits.pids = 0; })).has_value());
   EXPECT_FALSE(validate(with([](Policy& p) { p.limits.cpu_time = Millis{0}; })).has_value());
   EXPECT_FALSE(validate(with([](Policy& p) { p.limits.io_read = 1; })).has_value());
+}
+
+TEST(Validate, calls_what_a_file_set_by_its_key) {
+  const auto complaint = [](const char* text) {
+    const auto policy = policy_from_json(text, "--policy x.json");
+    if (!policy) return policy.error();
+    const auto valid = validate(*policy);
+    return valid ? Error{} : valid.error();
+  };
+  const std::pair<const char*, const char*> files[] = {
+      {R"({"limits": {"memory": 5}})", "--policy x.json: 'limits.memory': 5 B is not between 4 MiB and 1024 TiB"},
+      {R"({"limits": {"cpu_time": 0}})", "--policy x.json: 'limits.cpu_time': the time must be above zero"},
+      {R"({"limits": {"io_read": 1}})", "--policy x.json: 'limits.io_read': the rate"},
+      {R"({"files": {"ro": ["/usr:/proc/x"]}})", "--policy x.json: 'files.ro': /proc/x is made by the sandbox itself"},
+      {R"({"files": {"rw": ["/:/x"]}})", "--policy x.json: 'files.rw': / is never lent"},
+      {R"({"files": {"tmpfs": ["x"]}})", "--policy x.json: 'files.tmpfs': 'x' is not an absolute path"},
+      {R"({"files": {"workdir": "x"}})", "--policy x.json: 'files.workdir': 'x' is not"},
+      {R"({"identity": {"hostname": "a b"}})", "--policy x.json: 'identity.hostname': 'a b' is not"},
+      {R"({"identity": {"uid": 65534}})", "--policy x.json: 'identity.uid': 65534 is not below 65534"},
+      {R"({"identity": {"env": {"A=B": ""}}})", "--policy x.json: 'identity.env': the variable 'A=B'"},
+      {R"({"network": {}})", "--policy x.json: 'network': the network list is empty"},
+      {R"({"network": {"allow": ["a.example:53"]}})", "--policy x.json: 'network.allow': 'a.example:53': port 53"},
+      {R"({"network": {"allow": ["a.example"], "rate": 1}})", "--policy x.json: 'network.rate': the rate"},
+      {R"({"network": {"allow": ["a.example"], "connections": 0}})", "--policy x.json: 'network.connections': 0"},
+      {R"({"apparmor": "a b"})", "--policy x.json: 'apparmor': 'a b' is not"},
+      {R"({"require": ["landlock"], "allow_degraded": ["landlock"]})",
+       "--policy x.json: 'require': 'landlock' stands in 'allow_degraded' too"},
+  };
+  for (const auto& [text, says] : files) {
+    EXPECT_TRUE(complaint(text).what.starts_with(says)) << complaint(text).what;
+    EXPECT_NE(complaint(text).hint, "") << text;
+  }
+}
+
+TEST(Names, a_key_is_its_option_unless_a_file_set_it) {
+  const Names names{"--policy x.json", {"limits.cpu_time", "network.rate"}};
+  EXPECT_EQ(names.of("limits.cpu_time"), "--policy x.json: 'limits.cpu_time'");
+  EXPECT_EQ(names.brief("network.rate"), "'network.rate'");
+  const std::pair<const char*, const char*> options[] = {{"limits.io_read", "--io-read"},
+                                                         {"files.ro", "--ro"},
+                                                         {"identity.uid", "--uid"},
+                                                         {"network", "--network"},
+                                                         {"network.allow", "--network"},
+                                                         {"network.private", "--network-private"},
+                                                         {"network.bytes", "--net-bytes"},
+                                                         {"network.connections", "--net-connections"},
+                                                         {"allow_degraded", "--allow-degraded"},
+                                                         {"seccomp", "--seccomp"}};
+  for (const auto& [key, option] : options) EXPECT_EQ(names.of(key), option);
 }
 
 TEST(Validate, refuses_two_things_at_one_place) {
@@ -174,6 +243,15 @@ TEST(ParseBind, reads_both_forms) {
   EXPECT_EQ(parse_bind("/a:/b", true)->target, "/b");
   EXPECT_FALSE(parse_bind("/a", true).has_value());
   EXPECT_FALSE(parse_bind(":/b", false).has_value());
+  for (const auto& [text, writable, hint] : {std::tuple{"/a:/b:ro", false, "write /a:/b: --ro is"},
+                                             {"/a:/b:rw,z", true, "write /a:/b: --rw may"},
+                                             {"/a:/b:rw", false, "--rw /a:/b"},
+                                             {"/a:/b:ro", true, "--ro /a:/b"},
+                                             {"/a:/b:c", false, "without one"}}) {
+    const auto bind = parse_bind(text, writable);
+    ASSERT_FALSE(bind.has_value()) << text;
+    EXPECT_NE(bind.error().hint.find(hint), std::string::npos) << bind.error().hint;
+  }
 }
 
 TEST(ParseEnv, wants_a_value) {

@@ -91,6 +91,31 @@ Error explain_privilege_failure(std::string what, int code) {
   return error;
 }
 
+Error with_next_step(Error error) {
+  if (!error.hint.empty()) return error;
+  switch (error.code) {
+    case EMFILE:
+      error.hint = "too few files may be open at once here: raise the limit first, for example with 'ulimit -n 1024'";
+      break;
+    case ENFILE:
+      error.hint = "the host has too many files open: raise /proc/sys/fs/file-max";
+      break;
+    case EAGAIN:
+      error.hint = "this user's process limit is reached (ulimit -u), or its pids cgroup is full";
+      break;
+    case ENOMEM:
+      error.hint = "this host, or the cgroup that we run in, has no memory left: end something, or raise its limit";
+      break;
+    case ENOSPC:
+    case EDQUOT:
+      error.hint = "the disk or a limit of the kernel's is full: make room";
+      break;
+    default:
+      error.hint = "'pctx-sandbox doctor' says what this host lacks";
+  }
+  return error;
+}
+
 Error explain_proc_failure(int code) {
   Error error = os_error("this host refuses a new /proc for the box", code);
   error.kind = ErrorKind::unavailable;

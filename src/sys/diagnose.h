@@ -11,6 +11,8 @@ Error explain_clone_failure(int code);
 // The namespaces were made, but their owner has no power in them (AppArmor on Ubuntu 24.04 does that).
 Error explain_privilege_failure(std::string what, int code);
 Error explain_proc_failure(int code);
+// The same with a next step, if it has none.
+Error with_next_step(Error error);
 
 // Facts behind those sentences.
 enum class Container { none, docker, podman, kubernetes, other };

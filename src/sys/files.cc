@@ -26,23 +26,19 @@ Result<std::string> read_all(int fd, std::size_t limit) {
     if (got < 0) return os_error("cannot read");
     if (got == 0) return text;
     if (text.size() + static_cast<std::size_t>(got) > limit)
-      return usage_error(fmt::format("the input is larger than {} bytes", limit));
+      return usage_error(fmt::format("the input is larger than {} bytes", limit), "name another file");
     text.append(buffer.data(), static_cast<std::size_t>(got));
   }
 }
 
 Result<std::string> read_file(const std::string& path, std::size_t limit) {
   const Fd fd = PCTX_TRY(open_at(AT_FDCWD, path, O_RDONLY | O_NOCTTY));
-  auto text = read_all(fd.get(), limit);
-  if (text) return text;
-  Error error = std::move(text).error();
-  error.what = fmt::format("{}: {}", path, error.what);
-  return error;
+  return named(path, read_all(fd.get(), limit));
 }
 
-Error about_path(const char* option, Error error) {
+Error about_path(const std::string& option, Error error) {
   error.kind = ErrorKind::usage;
-  error.what = fmt::format("{}: {}", option, error.what);
+  error = named(option, std::move(error));
   if (error.hint.empty()) switch (error.code) {
       case ENOENT:
       case ENOTDIR:
@@ -58,7 +54,7 @@ Error about_path(const char* option, Error error) {
   return error;
 }
 
-Result<std::string> read_named(const char* option, const std::string& path, std::size_t limit) {
+Result<std::string> read_named(const std::string& option, const std::string& path, std::size_t limit) {
   auto text = read_file(path, limit);
   if (text) return text;
   return about_path(option, std::move(text).error());

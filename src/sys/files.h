@@ -18,9 +18,9 @@ Result<Fd> open_at(int dir, const std::string& path, int flags, unsigned mode = 
 Result<std::string> read_all(int fd, std::size_t limit);
 Result<std::string> read_file(const std::string& path, std::size_t limit);
 // As read_file, of a file that somebody named with `option`.
-Result<std::string> read_named(const char* option, const std::string& path, std::size_t limit);
+Result<std::string> read_named(const std::string& option, const std::string& path, std::size_t limit);
 // A failure at a path that somebody named with `option`: a mistake of theirs, and what to do about it.
-Error about_path(const char* option, Error error);
+Error about_path(const std::string& option, Error error);
 // The whole file, or nothing: for facts whose absence is an answer.
 std::optional<std::string> try_read_file(const std::string& path, std::size_t limit = 65536,
                                          int dir = -100 /* AT_FDCWD */);

@@ -43,15 +43,15 @@ def layers(report):
 
 @pytest.fixture(scope="session")
 def refused(pctx):
-    """refused("--memory", "lots"): asserts that nothing ran, with one sentence (and a hint) on stderr; returns it."""
+    """refused("--memory", "lots"): asserts that nothing ran, with one sentence and a hint on stderr; returns it."""
 
     def run(*words, says="", **settings):
         done = pctx("run", *words, **settings)
         assert done.returncode == 125, f"exit {done.returncode}: {done.stdout}{done.stderr}"
         assert "ran" not in done.stdout
         lines = done.stderr.splitlines()
-        assert lines and lines[0].startswith("pctx-sandbox: ") and len(lines) <= 2, done.stderr
-        assert len(lines) == 1 or lines[1].startswith("hint: ")
+        assert len(lines) == 2 and lines[0].startswith("pctx-sandbox: "), done.stderr
+        assert lines[1].startswith("hint: ") and lines[1] != "hint: ", done.stderr
         assert says in done.stderr
         return done.stderr
 

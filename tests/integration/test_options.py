@@ -3,6 +3,7 @@
 import json
 import os
 import platform
+import re
 
 import pytest
 
@@ -16,7 +17,8 @@ WRONG = [
     ("--io-read", "1"), ("--io-write", "x"),
     ("--mnt", "/no/such/folder"), ("--mnt", "/etc/passwd"),
     ("--ro", "/no/such/file"), ("--ro", ""), ("--ro", ":/x"), ("--ro", "/usr:relative"), ("--ro", "/usr:/proc/x"),
-    ("--rw", "/tmp"), ("--rw", "/no/such:/x"), ("--tmpfs", "relative"), ("--tmpfs", "/x:lots"), ("--tmpfs", "/proc"),
+    ("--rw", "/tmp"), ("--rw", "/no/such:/x"),
+    ("--tmpfs", "relative"), ("--tmpfs", "/x:lots"), ("--tmpfs", "/x:0"), ("--tmpfs", "/proc"),
     ("--workdir", "relative"), ("--workdir", "/no/such"), ("--env", "NAME"), ("--env", "=x"),
     ("--hostname", ""), ("--hostname", "a b"), ("--hostname", "x" * 64),
     ("--uid", "-1"), ("--uid", "70000"), ("--uid", "root"), ("--network", "bridge"), ("--network", ""),
@@ -250,6 +252,25 @@ def test_what_libraries_only_try_is_no_denial(report, profile):
     code = "import threading; t = threading.Thread(target=print, args=('ran',)); t.start(); t.join()"
     ended = report("--seccomp", file, "--", "python3", "-c", code)
     assert (ended["stdout"], ended["receipt"]["denials"]) == ("ran\n", [])
+
+
+def test_misspelt_name_that_leaves_a_call_open_is_told(pctx, report, profile):
+    def told(*names, action="SCMP_ACT_ERRNO"):
+        file = profile(defaultAction="SCMP_ACT_ALLOW", syscalls=[{"names": names, "action": action}])
+        detail = report("--seccomp", file, "--", "true")["receipt"]["layers"]["seccomp"]["detail"]
+        lines = pctx("run", "--seccomp", file, "--", "true").stderr.splitlines()
+        counts = re.findall(r"names unknown here and so not refused: (\d+)", detail)
+        return [each for each in lines if "no system call here" in each], counts
+
+    says = f"pctx-sandbox: --seccomp {profile()}: no system call here, so not refused: "
+    assert told("mkdir", "mkdirr") == ([says + '"mkdirr"'], ["1"])
+    assert told(*(f"call{number}" for number in range(40))) == (
+        [says + '"call0", "call1", "call2" and 37 more'],
+        ["40"],
+    )
+    # Right names; and names that are wrong, but leave nothing open.
+    assert told("mkdir", "mkdirat") == ([], [])
+    assert told("mkdirr", action="SCMP_ACT_ALLOW") == ([], [])
 
 
 @pytest.mark.parametrize(

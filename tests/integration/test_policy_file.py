@@ -36,6 +36,14 @@ def test_round_trip(pctx, policy):
     assert printed(pctx, "--policy", policy(printed(pctx))) == printed(pctx)
 
 
+@pytest.mark.parametrize("key", ["timeout", "cpu_time"])
+def test_the_smallest_time_is_not_no_limit(pctx, policy, key):
+    limits = {"timeout": "20s", key: 0.0004}
+    assert printed(pctx, "--policy", policy({"limits": limits}))["limits"][key] == 0.001
+    done = pctx("run", "-q", "--policy", policy({"limits": limits}), "--", "sh", "-c", "while :; do :; done")
+    assert done.returncode == 124 and "limit 1 ms" in done.stderr
+
+
 def test_options_win(pctx, policy):
     mixed = printed(pctx, "--policy", policy(FULL), "--memory", "64M", "--env", "A=2", "--env", "B=3", "--uid", "7")
     assert mixed["limits"]["memory"] == 64 << 20 and mixed["limits"]["pids"] == 20
@@ -54,26 +62,52 @@ WRONG = {
     "wrong type": ({"limits": {"pids": "x"}}, "limits.pids"),
     "negative": ({"limits": {"pids": -1}}, "limits.pids"),
     "fraction": ({"limits": {"files": 1.5}}, "limits.files"),
-    "out of range": ({"limits": {"memory": 1}}, "--memory"),
-    "list for an object": ([], "object"),
-    "not JSON": ("{", "JSON"),
-    "empty": ("", "JSON"),
-    "key twice": ('{"network": "none", "network": "host"}', "network"),
+    "out of range": ({"limits": {"memory": 1}}, "'limits.memory': 1 B is not between 4 MiB and 1024 TiB"),
+    "no time": ({"limits": {"cpu_time": 0}}, "'limits.cpu_time'"),
+    "list for an object": ([], "it must be an object"),
+    "not JSON": ("{", "not valid JSON at line 1, column 2"),
+    "a comma too many": ('{\n  "limits": {"memory": "1G",}\n}', "not valid JSON at line 2, column 29"),
+    "empty": ("", "not valid JSON at line 1, column 1"),
+    "key twice": ('{"network": "none", "network": "host"}', "'network' stands twice"),
+    "key twice below": ('{"limits": {"pids": 2, "pids": 3}}', "'limits.pids' stands twice"),
     "too deep": ("[" * 100 + "]" * 100, "nested"),
     "unknown layer": ({"require": ["magic"]}, "magic"),
     "unknown network": ({"network": "bridge"}, "bridge"),
     "uid": ({"identity": {"uid": 65534}}, "uid"),
     "variable": ({"identity": {"env": {"A": 1}}}, "env"),
-    "NUL": ({"identity": {"env": {"A": "x\0y"}}}, "--env"),
+    "NUL": ({"identity": {"env": {"A": "x\0y"}}}, "'identity.env'"),
     "null": ({"files": {"mnt": None}}, "files.mnt"),
-    "reserved target": ({"files": {"ro": ["/usr:/proc/x"]}}, "/proc"),
+    "reserved target": ({"files": {"ro": ["/usr:/proc/x"]}}, "'files.ro': /proc/x"),
+    "path that is not there": ({"files": {"ro": ["/nosuch:/x"]}}, "'files.ro': /nosuch: No such file"),
+    "folder that is not there": ({"files": {"mnt": "/nosuch"}}, "'files.mnt': /nosuch: No such file"),
+    "file over a folder": ({"files": {"ro": ["/etc/hostname:/tmp/.."]}}, "'files.ro': '/tmp/..'"),
+    "working folder": ({"files": {"workdir": "/nosuch"}}, "'files.workdir' /nosuch: No such file"),
+    "profile that is not there": ({"seccomp": "/nosuch"}, "'seccomp': cannot open /nosuch: No such file"),
+    "profile that is none": ({"seccomp": "/etc/passwd"}, "'seccomp' /etc/passwd: not valid JSON at line 1, column 1"),
 }
 
 
 @pytest.mark.parametrize("which", WRONG)
 def test_wrong_policy_is_an_error_that_names_the_key(refused, policy, which):
     content, named = WRONG[which]
-    refused("--policy", policy(content), "--", "echo", "ran", says=named)
+    path = policy(content)
+    said = refused("-q", "--policy", path, "--", "echo", "ran", says=named)
+    assert said.startswith(f"pctx-sandbox: --policy {path}: "), said
+
+
+def test_what_an_option_replaced_is_called_by_the_option(refused, policy):
+    path = policy({"limits": {"memory": 5, "pids": 0}, "files": {"ro": ["/nosuch:/x"]}})
+    line = ("--policy", path, "--", "echo", "ran")
+    assert "--memory: 6 B is not" in refused("--memory", "6", *line)
+    assert f"--policy {path}: 'limits.pids': 0 is not" in refused("--memory", "64M", *line)
+    assert f"--policy {path}: 'files.ro': /nosuch: " in refused("--memory", "64M", "--pids", "9", *line)
+
+
+def test_relative_paths_start_where_the_line_is_typed(pctx, policy, tmp_path):
+    (tmp_path / "here").mkdir()
+    (tmp_path / "here" / "data").write_text("lent\n")
+    path = policy({"files": {"ro": ["data:/data"]}})
+    assert pctx("run", "-q", "--policy", path, "--", "cat", "/data", cwd=tmp_path / "here").stdout == "lent\n"
 
 
 def test_policy_of_any_size_is_refused_in_time(refused, policy):

@@ -122,6 +122,25 @@ def test_guest_that_does_not_handle_a_signal_ends_by_it(sandbox_bin):
     assert process.returncode == 143
 
 
+def test_output_that_cannot_be_written_has_a_next_step(sandbox_bin):
+    with open("/dev/full", "wb") as full:
+        command = [sandbox_bin, "run", "-q", "--", "echo", "hi"]
+        done = subprocess.run(command, stdout=full, stderr=subprocess.PIPE, text=True, timeout=30)
+    assert done.returncode == 125
+    assert done.stderr.splitlines()[-1] == "hint: make room where it goes, or let it go elsewhere"
+
+
+def limited_files(sandbox_bin, number):
+    line = f'ulimit -n {number} && exec "$0" run -q -- echo ran'
+    return subprocess.run(["sh", "-c", line, sandbox_bin], capture_output=True, text=True, timeout=30)
+
+
+def test_few_open_files_are_enough_or_the_limit_is_named(sandbox_bin):
+    assert limited_files(sandbox_bin, 64).stdout == "ran\n"
+    done = limited_files(sandbox_bin, 12)
+    assert done.returncode == 125 and "hint: " in done.stderr and "ulimit -n" in done.stderr, done.stderr
+
+
 def test_second_interrupt_kills(sandbox_bin):
     code = "import signal, time\nsignal.signal(signal.SIGINT, lambda *_: print('no'))\nprint('up')\ntime.sleep(20)"
     process = start(sandbox_bin, code)

@@ -1,5 +1,7 @@
 """A line that cannot be read: one sentence that names the word, the next step, exit status 125, and nothing has run."""
 
+import re
+
 import pytest
 
 MISTAKES = [
@@ -10,6 +12,8 @@ MISTAKES = [
     (["frobnicate"], "there is no verb 'frobnicate'", "the verbs are run, explain, "),
     (["help", "frobnicate"], "there is no verb 'frobnicate'", "the verbs are run, explain, "),
     (["help", "env", "bild"], "there is no verb 'bild' of 'env'", "did you mean 'build'?"),
+    (["help", "env", "build", "x"], "there is no verb 'x' of 'env build'", "pctx-sandbox env build --help"),
+    (["help", "doctor", "x"], "there is no verb 'x' of 'doctor'", "pctx-sandbox doctor --help"),
     (["env"], "'env' needs a verb of its own: build, ", "pctx-sandbox env --help"),
     (["env", "bild"], "there is no verb 'bild' of 'env'", "did you mean 'build'?"),
     (["--memory", "1G", "run", "--", "true"], "no option '--memory' before the verb", "pctx-sandbox run --memory"),
@@ -22,6 +26,9 @@ MISTAKES = [
     (["run", "--memory", "--", "true"], "--memory needs a SIZE, such as 512M", "pctx-sandbox run --help"),
     (["run", "--env", "--", "true"], "--env needs a NAME=VALUE, such as LANG=C.UTF-8", "pctx-sandbox run --help"),
     (["run", "--env", "A=1", "--env"], "--env needs a NAME=VALUE", "pctx-sandbox run --help"),
+    (["run", "--quiet=maybe", "--", "true"], "--quiet takes no value", "pctx-sandbox run --help"),
+    (["shell", "--quiet=maybe"], "--quiet takes no value", "pctx-sandbox shell --help"),
+    (["env", "list", "--json=maybe"], "--json takes no value", "pctx-sandbox env list --help"),
     (["completions"], "'completions' needs a SHELL", "pctx-sandbox completions --help"),
     (["completions", "tcsh"], "there is no SHELL 'tcsh'", "bash,fish,zsh"),
     (["env", "show"], "'env show' needs a KEY", "pctx-sandbox env show --help"),
@@ -30,7 +37,7 @@ MISTAKES = [
     (["serve", "--memory-budget", "x"], "--memory-budget: 'x' is not a size", "for example 512M"),
 ]
 
-# In a folder with the folder `m` and the file `f`.
+# In a folder with the folder `m`, the files `f` and `x.py`, and a link.
 PATHS = [
     (["--ro", "m", "--", "true"], "--ro: 'm' is a relative path and names no place in the box", "m:/data"),
     (["--ro", "/", "--", "true"], "--ro: / is never lent as a whole", "lend the files or folders"),
@@ -49,7 +56,65 @@ PATHS = [
     (["--report", "nosuch/x", "--", "true"], "--report: cannot open nosuch/x: No such file", "make it first"),
     (["--seccomp", "nosuch", "--", "true"], "--seccomp: cannot open nosuch: No such file", "check the spelling"),
     (["--policy", "nosuch", "--", "true"], "--policy: cannot open nosuch: No such file", "check the spelling"),
+    (["--seccomp", "f", "--", "true"], "--seccomp f: not valid JSON at line 1, column 1", "no comma before }"),
+    (["--report", "link", "--", "true"], "--report: link is a link, and reports are not", "name the file itself"),
+    (["--python", "nosuch", "x.py"], "--python: nosuch is not on the PATH", "the path of a Python interpreter"),
     (["nosuch.py"], "the script nosuch.py cannot be read: No such file", "pctx-sandbox run -- nosuch.py"),
+]
+
+VALUES = [
+    (["--memory", "0"], "--memory: 0 B is not between 4 MiB and 1024 TiB", "leave it out for 1 GiB"),
+    (["--memory", "lots"], "--memory: 'lots' is not a size", "for example 512M"),
+    (["--memory", "99999999T"], "--memory: '99999999T' is too large", "1024T"),
+    (["--cpus", "0"], "--cpus: '0' is not a number of CPUs", "for example 0.5"),
+    (["--cpus", "0.001"], "--cpus: 0.001 is not between 0.01 and 1000", "leave it out for 1"),
+    (["--cpus", "1001"], "--cpus: '1001' is more CPUs than any machine has", "1000 is the most"),
+    (["--pids", "0"], "--pids: 0 is not between 1 and 4000000", "leave it out for 64"),
+    (["--pids", "64.5"], "--pids: '64.5' is not a whole number", "digits only"),
+    (["--pids", "9" * 30], f"--pids: '{'9' * 30}' is too large", "a smaller number"),
+    (["--timeout", "soon"], "--timeout: 'soon' is not a duration", "for example 30s"),
+    (["--timeout", "99999999h"], "--timeout: '99999999h' is too long", "277777h"),
+    (["--cpu-time", "0"], "--cpu-time: the time must be above zero", "leave it out for no limit"),
+    (["--disk", "1"], "--disk: 1 B is not between 64 KiB and 1024 TiB", "leave it out for 256 MiB"),
+    (["--inodes", "5"], "--inodes: 5 is not between 16 and", "leave it out for 20000"),
+    (["--output", "2T"], "--output: 2 TiB is not between 0 B and 1 TiB", "leave it out for 16 MiB"),
+    (["--files", "3"], "--files: 3 is not between 8 and 1000000", "leave it out for 512"),
+    (["--io-read", "1"], "--io-read: the rate is below 4096 bytes per second", "leave it out for no limit"),
+    (["--io-write", "1"], "--io-write: the rate is below 4096 bytes per second", "leave it out for no limit"),
+    (["--uid", "abc"], "--uid: 'abc' is not a whole number", "digits only"),
+    (["--uid", "99999999999"], "--uid: 99999999999 is not below 65534", "0 and 1000"),
+    (["--hostname", "bad name"], "--hostname: 'bad name' is not a host name", "letters, digits, dashes and dots"),
+    (["--env", "LANG"], "--env: 'LANG' is not NAME=VALUE", "--env LANG=C.UTF-8"),
+    (
+        ["--env", "A=" + "x" * 70_000, "--env", "B=" + "x" * 70_000],
+        "--env: the variables take more than 128 KiB",
+        "as a file",
+    ),
+    (["--ro", "/usr:/x", "--ro", "/usr:/x"], "--ro: /x is given twice", "another place"),
+    (["--ro", "/usr:/data:ro"], "--ro: '/data:ro' is no place in the box", "write /usr:/data: --ro is read-only"),
+    (["--ro", "/home"], "--ro: /home would hide /home/sandbox", "for example /data"),
+    (["--tmpfs", "/home"], "--tmpfs: /home would hide /home/sandbox", "for example /data"),
+    (["--rw", "/usr"], "--rw: '/usr' names no place in the box", "HOST:GUEST"),
+    (["--ro", "/usr:/" + "x" * 1100], "--ro: the path is longer than 1024 bytes", "a shorter one"),
+    (["--tmpfs", "/x:lots"], "--tmpfs: 'lots' is not a size", "for example 512M"),
+    (["--workdir", "x"], "--workdir: 'x' is not an absolute path in the box", "begin with /"),
+    (["--changed"], "--changed lists what changed under /mnt, and there is no --mnt", "add --mnt DIR"),
+    (["--require", "landlock", "--allow-degraded", "landlock"], "--require: 'landlock' stands in", "leave it out"),
+    (["--require", "armour"], "--require: 'armour' is not a layer", "the layers are"),
+    (["--apparmor", "a b"], "--apparmor: 'a b' is not a profile's name", "names have letters"),
+    (["--network", "lan"], "--network: 'lan' is not a network mode", "write none, host or allow"),
+    (["--network", "allow:a.example:0"], "'0' is not a port between 1 and 65535", "api.example.com"),
+    (["--network", "allow:-a.example"], "has a part that begins or ends with '-'", "api.example.com"),
+    (["--network", "allow:a..example"], "has an empty part between its dots", "api.example.com"),
+    (["--network", "allow:[2001:db8::1"], "lacks the closing ']'", "in brackets"),
+    (["--network", "allow:a.example:53"], "--network: 'a.example:53': port 53 is", "leave the entry out"),
+    (["--network", "allow:a.example", "--network-private", "10.0.0.0/99"], "not between 0 and 32", "10.1.2.0/24"),
+    (["--network", "allow:a.example", "--net-rate", "1"], "--net-rate: the rate is below 1024", "leave it out"),
+    (["--network", "allow:a.example", "--net-connections", "0"], "--net-connections: 0 is not between", "leave it out"),
+    (["--net-rate", "1M"], "--net-rate: there is no list of hosts", "--network allow:HOST"),
+    (["--report", "/dev/fd/99"], "--report: /dev/fd/99 is no descriptor that is open for writing", "open it first"),
+    (["--with", "x" * 5000], "a requirement is longer than", "a word of its own"),
+    (["--backend", "magic"], "there is no backend 'magic'", "choose one of"),
 ]
 
 
@@ -62,11 +127,42 @@ def test_a_mistake_is_named_with_what_to_do(pctx, line, says, hint):
 def test_a_path_that_will_not_do_is_named_with_what_to_do(pctx, tmp_path, line, says, hint):
     (tmp_path / "m").mkdir()
     (tmp_path / "f").touch()
+    (tmp_path / "x.py").touch()
+    (tmp_path / "link").symlink_to("f")
     one_sentence_and_a_hint(pctx("run", "-q", *line, cwd=tmp_path), says, hint)
 
 
-def one_sentence_and_a_hint(done, says, hint):
-    assert (done.returncode, done.stdout) == (125, ""), done.stderr
+@pytest.mark.parametrize(("words", "says", "hint"), VALUES, ids=[" ".join(words)[:60] for words, _, _ in VALUES])
+def test_a_value_that_will_not_do_is_named_with_what_to_do(pctx, words, says, hint):
+    one_sentence_and_a_hint(pctx("run", "-q", *words, "--", "true"), says, hint)
+
+
+def test_a_terminal_and_json_do_not_go_together(pctx):
+    done = pctx("run", "--tty", "--json", "--", "true")
+    assert (done.returncode, done.stderr.splitlines()[1]) == (125, "hint: " + done.json()["error"]["hint"])
+    assert "--report FILE" in done.stderr
+
+
+def test_every_option_with_a_value_of_its_own_kind_is_among_them(pctx):
+    """Values that any word is good for, or that are paths, which have a table of their own."""
+    free = {"--venv", "--python", "--policy", "--seccomp", "--mnt", "--lend", "--network-private", "--net-bytes"}
+    options = set(re.findall(r"^  (?:-\w,)?(--[a-z-]+) [A-Z]", pctx("run", "--help").stdout, re.MULTILINE))
+    assert len(options) > 20 and options - free <= {word for words, _, _ in VALUES for word in words}
+
+
+COMMANDS = [
+    (["/etc/passwd"], 126, "/etc/passwd: cannot be run: Permission denied", "chmod +x it, or name its interpreter"),
+    (["/usr"], 126, "/usr: cannot be run: Permission denied", "chmod +x it, or name its interpreter"),
+]
+
+
+@pytest.mark.parametrize(("command", "status", "says", "hint"), COMMANDS, ids=[words[0] for words, *_ in COMMANDS])
+def test_a_command_that_cannot_be_run_is_named_with_what_to_do(pctx, command, status, says, hint):
+    one_sentence_and_a_hint(pctx("run", "-q", "--", *command), says, hint, status)
+
+
+def one_sentence_and_a_hint(done, says, hint, status=125):
+    assert (done.returncode, done.stdout) == (status, ""), done.stderr
     first, second = done.stderr.splitlines()
     assert first.startswith("pctx-sandbox: ") and says in first, done.stderr
     assert second.startswith("hint: ") and hint in second, done.stderr

@@ -186,3 +186,8 @@ def test_another_backend_says_what_is_missing(monkeypatch):
         sandbox(backend="lima")(lambda: 1)()
     with pytest.raises(PlatformNotSupportedError, match="auto"):
         sandbox(backend="microvm")(lambda: 1)()
+
+
+def test_only_backends_that_there_are_are_offered():
+    with pytest.raises(ValueError, match="choose one of 'auto', 'namespaces', 'podman', 'lima'$"):
+        sandbox(backend="docker")(lambda: 1)

@@ -273,6 +273,18 @@ def test_timeout(endless):
     assert bounded_plain() == "in time"
 
 
+def naps():
+    import time
+
+    time.sleep(3)
+
+
+def test_the_smallest_timeout_is_not_no_limit():
+    with pytest.raises(SandboxTimeoutError, match=r"timeout_sec=0.0004 "):
+        sandbox(timeout_sec=0.0004)(naps)()
+    assert sandbox(timeout_sec=60)(naps)() is None
+
+
 def test_a_worker_that_closes_its_socket_is_told_from_an_answer():
     began = time.monotonic()
     with pytest.raises((SandboxExecutionError, SandboxTimeoutError)):

@@ -1,0 +1,49 @@
+#include "base/strict_json.h"
+
+#include <algorithm>
+
+namespace pctx {
+namespace {
+
+constexpr std::size_t kLongestKey = 40, kLongestPlace = 300;
+
+std::string shown(const std::string& key) {
+  using nlohmann::json;
+  const std::string quoted = json(key.substr(0, kLongestKey)).dump(-1, ' ', true, json::error_handler_t::replace);
+  return quoted.substr(1, quoted.size() - 2);
+}
+
+}  // namespace
+
+void JsonPlace::close() {
+  if (!open_.empty()) open_.pop_back();
+  pass();
+}
+
+void JsonPlace::pass() {
+  if (!open_.empty()) ++open_.back().index;
+}
+
+bool JsonPlace::enter(const std::string& key) {
+  if (open_.empty()) return true;
+  open_.back().key = key;
+  return open_.back().keys.insert(key).second;
+}
+
+std::string JsonPlace::text() const {
+  std::string text;
+  for (const Open& each : open_)
+    text += each.list ? fmt::format("[{}]", each.index) : (text.empty() ? "" : ".") + shown(each.key);
+  return text.substr(0, kLongestPlace);
+}
+
+std::string text_position(std::string_view text, std::size_t byte) {
+  const std::string_view before = text.substr(0, byte == 0 ? 0 : byte - 1);
+  const std::size_t newline = before.rfind('\n');
+  const std::string_view line = newline == before.npos ? before : before.substr(newline + 1);
+  const auto starts = [](char c) { return (static_cast<unsigned char>(c) & 0xc0) != 0x80; };  // a character of UTF-8
+  return fmt::format("line {}, column {}", std::count(before.begin(), before.end(), '\n') + 1,
+                     std::count_if(line.begin(), line.end(), starts) + 1);
+}
+
+}  // namespace pctx
