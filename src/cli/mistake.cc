@@ -82,10 +82,19 @@ Error no_verb(const CLI::App& app) {
                      help_for(app));
 }
 
+// What `run` does with its result means nothing to `explain`, which takes its other options.
+bool is_about_a_run(const CLI::App& verb, const std::string& word) {
+  const CLI::App* run = verb.get_name() == "explain" ? verb_below(*verb.get_parent(), "run") : nullptr;
+  return run != nullptr && run->get_option_no_throw(word) != nullptr;
+}
+
 Error unexpected(const CLI::App& verb, std::string word) {
   if (!word.starts_with('-') || word.size() == 1)
     return usage_error(fmt::format("'{}' takes no word '{}'", short_name(verb), word), help_for(verb));
   word = word.substr(0, word.find('='));
+  if (is_about_a_run(verb, word))
+    return usage_error(fmt::format("'explain' has no option '{}': it runs nothing, and prints text", word),
+                       "leave it out; 'pctx-sandbox run --print-policy' prints the policy as JSON");
   const std::string meant = nearest(word, options_of(verb));
   const std::string hint = meant.empty() ? "" : fmt::format("did you mean '{}'? ", meant);
   if (verb.get_parent() == nullptr)

@@ -29,7 +29,8 @@ constexpr const char* kPackages = "Python packages";
 constexpr const char* kIdentity = "Identity";
 constexpr const char* kNetwork = "Network";
 constexpr const char* kPolicy = "Policy";
-constexpr const char* kResult = "Terminal and result";
+constexpr const char* kTerminal = "Terminal";
+constexpr const char* kResult = "The run and its result";  // `explain` has neither
 
 constexpr Option kOptions[] = {
     {kLimits, "--memory", "SIZE", &RunArguments::memory, "Memory, swap and tmpfs included (default 1G)"},
@@ -48,7 +49,6 @@ constexpr Option kOptions[] = {
     {kFiles, "--rw", "HOST:GUEST", &RunArguments::rw, "Lend a host file or folder read-write"},
     {kFiles, "--tmpfs", "GUEST[:SIZE]", &RunArguments::tmpfs, "Empty writable folder with a size of its own"},
     {kFiles, "--workdir", "DIR", &RunArguments::workdir, "Working folder in the box"},
-    {kFiles, "--changed", nullptr, &RunArguments::changed, "List what changed under /mnt, on stderr and in the report"},
     {kPackages, "--with", "REQ", &RunArguments::with, "A package to have, found or built; repeatable"},
     {kPackages, "--venv", "DIR", &RunArguments::venv, "A virtualenv to run with, lent read-only"},
     {kPackages, "--python", "FILE", &RunArguments::python,
@@ -75,10 +75,12 @@ constexpr Option kOptions[] = {
     {kPolicy, "--allow-degraded", "LAYER,...", &RunArguments::allow_degraded,
      "Layers that may be missing on this host, comma-separated"},
     {kPolicy, "--require", "LAYER,...", &RunArguments::require, "Layers without which nothing runs, comma-separated"},
-    {kPolicy, "--print-policy", nullptr, &RunArguments::print_policy, "Print the policy of this line as JSON and stop"},
-    {kResult, "-t,--tty", nullptr, &RunArguments::tty, "Give the guest a terminal (a pty of the box's own)"},
+    {kTerminal, "-t,--tty", nullptr, &RunArguments::tty, "Give the guest a terminal (a pty of the box's own)"},
+    {kResult, "--changed", nullptr, &RunArguments::changed,
+     "List what changed under /mnt, on stderr and in the report"},
     {kResult, "--json", nullptr, &RunArguments::json, "Print one JSON object: outcome, output and receipt"},
     {kResult, "--report", "FILE", &RunArguments::report, "Write outcome and receipt to FILE as JSON"},
+    {kResult, "--print-policy", nullptr, &RunArguments::print_policy, "Print the policy of this line as JSON and stop"},
     {kResult, "-q,--quiet", nullptr, &RunArguments::quiet, "No notices of ours on stderr; with --report not a word"},
     {kResult, "--die-with-parent", nullptr, &RunArguments::die_with_parent,
      "End with the process that started this one"},
@@ -187,8 +189,9 @@ void add_run_options(CLI::App& verb, const Words& words, const std::shared_ptr<R
                      std::function<void()> act) {
   verb.prefix_command();  // the first word that is no option starts the command
   const bool all = asks_for_help(words);
+  const bool runs = verb.get_name() == "run";
   for (const Option& option : kOptions)
-    if (all || is_needed(option, words)) describe(verb, option, *arguments);
+    if ((runs || option.group != kResult) && (all || is_needed(option, words))) describe(verb, option, *arguments);
   verb.callback([&verb, &words, arguments, act = std::move(act)] {
     arguments->command = verb.remaining();
     if (!arguments->command.empty() && arguments->command[0].size() > 1 && arguments->command[0][0] == '-')

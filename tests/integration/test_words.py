@@ -20,7 +20,7 @@ MISTAKES = [
     (["run", "--memry", "1G", "--", "true"], "'run' has no option '--memry'", "did you mean '--memory'?"),
     (["run", "--memry=1G", "--", "true"], "'run' has no option '--memry'", "did you mean '--memory'?"),
     (["run", "-x", "--", "true"], "'run' has no option '-x'", "pctx-sandbox run --help"),
-    (["explain", "--jsn", "--", "true"], "'explain' has no option '--jsn'", "did you mean '--json'?"),
+    (["explain", "--jsn", "--", "true"], "'explain' has no option '--jsn'", "pctx-sandbox explain --help"),
     (["doctor", "extra"], "'doctor' takes no word 'extra'", "pctx-sandbox doctor --help"),
     (["run", "--mnt", "a", "--mnt", "b", "--", "true"], "--mnt was given twice", "leave one of them out"),
     (["run", "--memory", "--", "true"], "--memory needs a SIZE, such as 512M", "pctx-sandbox run --help"),
@@ -159,6 +159,23 @@ COMMANDS = [
 @pytest.mark.parametrize(("command", "status", "says", "hint"), COMMANDS, ids=[words[0] for words, *_ in COMMANDS])
 def test_a_command_that_cannot_be_run_is_named_with_what_to_do(pctx, command, status, says, hint):
     one_sentence_and_a_hint(pctx("run", "-q", "--", *command), says, hint, status)
+
+
+RESULT = ["--changed", "--json", "--report", "--print-policy", "--quiet", "-q", "--die-with-parent"]
+
+
+@pytest.mark.parametrize("option", RESULT)
+def test_explain_refuses_what_only_a_run_has(pctx, option):
+    line = [option, "x.json"] if option == "--report" else [option]
+    says = f"'explain' has no option '{option}': it runs nothing"
+    one_sentence_and_a_hint(pctx("explain", *line, "--", "true"), says, "run --print-policy")
+    assert option not in re.findall(r"-[\w-]+", pctx("explain", "--help").stdout)
+    assert option in re.findall(r"-[\w-]+", pctx("run", "--help").stdout)
+
+
+def test_explain_shows_what_a_terminal_changes(pctx):
+    assert "TERM=" in pctx("explain", "--tty", "--", "true").stdout
+    assert "TERM=" not in pctx("explain", "--", "true").stdout
 
 
 def one_sentence_and_a_hint(done, says, hint, status=125):
