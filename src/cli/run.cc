@@ -12,6 +12,7 @@
 #include "box/box.h"
 #include "box/terminal.h"
 #include "cli/options.h"
+#include "cli/own_file.h"
 #include "cli/report_file.h"
 #include "cli/verbs.h"
 #include "sys/diagnose.h"
@@ -58,9 +59,11 @@ Result<int> run(const RunArguments& arguments, int report) {
   if (arguments.changed && !prepared.policy.mnt) return nothing_to_list();
   if (!arguments.quiet)
     for (const std::string& notice : prepared.plan.notices) say(notice);
-  Ending ending = PCTX_TRY(run_box(prepared.plan, prepared.command,
-                                   {.capture = arguments.json, .report_changes = arguments.changed, .last = true},
-                                   std::move(prepared.head)));
+  auto ended =
+      run_box(prepared.plan, prepared.command,
+              {.capture = arguments.json, .report_changes = arguments.changed, .last = true}, std::move(prepared.head));
+  if (!ended) return with_own_file(std::move(ended).error(), arguments.command[0], prepared.plan);
+  Ending ending = *std::move(ended);
   // Inside a container the one who started us says what it is.
   if (const char* inside = std::getenv("PCTX_SANDBOX_INSIDE"); inside != nullptr) {
     const std::string_view words = inside;
@@ -73,6 +76,8 @@ Result<int> run(const RunArguments& arguments, int report) {
   const bool only_report = report >= 0 && arguments.quiet;
   if (!only_report && (!ending.outcome.limit.empty() || ending.outcome.kind == OutcomeKind::denied))
     say(ending.outcome.sentence);
+  if (ending.outcome.kind == OutcomeKind::exited && ending.outcome.exit_code != 0 && !arguments.quiet)
+    if (const auto lacking = own_path_of(arguments.command, prepared.plan)) say(lacking->sentence());
   if (ending.receipt.network && !ending.receipt.attempts_recorded && !arguments.quiet)
     say("this host lets nobody see attempts to reach direct addresses: they failed, and are not in the receipt");
   if (ending.changes && !arguments.json && !only_report) list_changes(*ending.changes);

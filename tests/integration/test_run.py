@@ -113,6 +113,55 @@ def test_command_that_is_not_there(pctx):
         assert done.stderr.startswith(f"pctx-sandbox: {command}: no such command in the box")
 
 
+OWN_FILES = {  # a line, with the hint that it gets; the file of each lies in the caller's folder
+    ("--", "s.py"): "s.py is a file of yours, which the box does not have: write pctx-sandbox run s.py",
+    ("s.sh",): "s.sh is a file of yours, which the box does not have; lend its folder: "
+    "pctx-sandbox run --mnt . -- ./s.sh",
+    ("--", "./s.sh"): "./s.sh is a file of yours, which the box does not have; lend its folder: "
+    "pctx-sandbox run --mnt . -- ./s.sh",
+    ("--mnt", ".", "s.sh"): "a command without a slash is looked for in the box's PATH: write ./s.sh",
+    ("--", "other.sh"): "the box has the host's /usr; lend other places with --ro DIR",
+}
+
+
+@pytest.fixture
+def own(tmp_path):
+    """A folder of somebody who starts with this."""
+    (tmp_path / "s.py").write_text("print('ran')\n")
+    (tmp_path / "s.sh").write_text("#!/bin/sh\necho ran\n")
+    (tmp_path / "s.sh").chmod(0o755)
+    tmp_path.chmod(0o755)
+    return tmp_path
+
+
+@pytest.mark.parametrize("line", OWN_FILES)
+def test_command_that_lies_here_and_not_in_the_box(pctx, own, line):
+    done = pctx("run", "-q", *line, cwd=own)
+    assert (done.returncode, done.stdout) == (127, "")
+    assert done.stderr.endswith(f"\nhint: {OWN_FILES[line]}\n")
+
+
+def test_what_the_hints_for_own_files_say_works(pctx, own):
+    assert pctx("run", "-q", "s.py", cwd=own).stdout == "ran\n"
+    assert pctx("run", "-q", "--mnt", ".", "--", "./s.sh", cwd=own).stdout == "ran\n"
+    assert pctx("run", "-q", "--mnt", ".", "--", "cat", "s.py", cwd=own).stdout == "print('ran')\n"
+
+
+def test_word_that_lies_here_is_named_when_its_command_fails(pctx, own):
+    def words(*line):
+        return [each for each in pctx("run", *line, cwd=own).stderr.splitlines() if "yours" in each or "hint:" in each]
+
+    told = "pctx-sandbox: s.py is yours, and the box does not have it"
+    assert words("--", "python3", "s.py") == [told, "hint: write pctx-sandbox run s.py"]
+    lend = "hint: if it failed for that, lend this folder: pctx-sandbox run --mnt . …"
+    assert words("--", "cat", "s.py") == [told, lend]
+    # Nothing to say where it did not fail, where nothing of the line lies here, and where the folder was lent.
+    for line in (["echo", "s.py"], ["cat", "nothing"], ["cat", "../s.py"], ["grep", "-r", "x", "."]):
+        assert words("--", *line) == [], line
+    assert words("--mnt", ".", "--", "sh", "s.py") == []
+    assert words("-q", "--", "cat", "s.py") == []
+
+
 def test_command_that_cannot_be_run(pctx, tmp_path):
     assert pctx("run", "-q", "--", "/etc/passwd").returncode == 126
     assert pctx("run", "-q", "--", "/tmp").returncode == 126
