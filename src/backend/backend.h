@@ -12,7 +12,8 @@
 
 namespace pctx::backend {
 
-// Whether this host has what a backend needs, found without changing anything.
+// Whether this host has what a backend needs. Nothing of ours changes by it; a backend's own program may make its
+// folders when it is asked.
 struct Standing {
   bool usable = false;
   std::string why;  // one sentence: what it runs on, or what is missing

@@ -116,7 +116,7 @@ struct Status {
   // Everything that keeps it from being ready, in one sentence.
   std::string problem(const ProfileArguments& arguments) const {
     const std::string name = arguments.profile();
-    if (!kernel) return fmt::format("this kernel has no AppArmor, so that nothing can be loaded into it");
+    if (!kernel) return fmt::format("{}: nothing can be loaded into it", sys::kNoAppArmor);
     if (installed == Installed::absent) return fmt::format("{} is not installed", name);
     if (installed == Installed::different && !arguments.ignore_diffs)
       return fmt::format("{} is not what this engine{} needs", arguments.file(),

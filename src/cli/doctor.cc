@@ -45,7 +45,10 @@ bool wants_colour() {
 
 void add_doctor(CLI::App& app, const Words& words, int& status) {
   CLI::App* verb = app.add_subcommand("doctor", "Say what this host can enforce, and how to close each gap");
-  verb->footer("Exit status: 0 if a box runs here with every required layer, 1 if not.\nIt changes nothing.");
+  verb->footer(
+      "Exit status: 0 if a box runs here with every required layer, 1 if not.\nIt changes nothing itself; Podman, if "
+      "it is installed, is "
+      "asked too, and makes its own folders and its pause process then.");
   auto json = std::make_shared<bool>(false);
   verb->add_flag("--json", *json, "Print the findings as one JSON object");
   verb->callback([json, &words, &status] {

@@ -5,6 +5,8 @@
 #include <fmt/format.h>
 #include <nlohmann/json.hpp>
 
+#include "sys/apparmor.h"
+
 namespace pctx::cli {
 namespace {
 
@@ -51,7 +53,7 @@ std::string refusal(const HostFacts& facts, const LayerInfo& entry) {
     case Layer::landlock:
       return "this kernel gives none";
     case Layer::apparmor:
-      return facts.host.apparmor ? apparmor(facts) : "this kernel has no AppArmor";
+      return facts.host.apparmor ? apparmor(facts) : sys::kNoAppArmor;
     default:
       for (const Remedy& remedy : remedies(facts))
         if (remedy.about == entry.name) return remedy.why;
@@ -164,19 +166,26 @@ std::vector<std::string> typed(const Remedy& remedy, const HostFacts& facts) {
   return {fmt::format("{}{} setup   # {}", sudo, own_name(facts.program), does)};
 }
 
+// Whether root reads the lines of a user's remedy: what it can do for every user, and for this one.
+bool is_shown_to_root(const Remedy& remedy, const HostFacts& user) {
+  return remedy.blocks || (remedy.doer == Doer::setup && !user.any_user);
+}
+
 std::string user_sentence(const HostFacts& user) {
-  const auto list = remedies(user);
-  const std::string who = user.user.empty() ? "ordinary users" : user.user;
+  const std::string who = user.any_user ? "ordinary users" : user.user;
   std::string without;
-  for (const Remedy& remedy : list) {
+  bool all_shown = true;
+  for (const Remedy& remedy : remedies(user)) {
     if (remedy.blocks) return fmt::format("{}: no box runs: {}", who, remedy.why);
-    // Without an account to look at, nothing can be said of its ids.
-    if (!user.user.empty() || remedy.about != "subordinate-ids")
-      if (without.find(remedy.about) == std::string::npos)
-        without += fmt::format("{}{}", without.empty() ? "" : ", ", remedy.about);
+    all_shown &= is_shown_to_root(remedy, user);
+    if (without.find(remedy.about) == std::string::npos)
+      without += fmt::format("{}{}", without.empty() ? "" : ", ", remedy.about);
   }
-  return fmt::format("{}: a box runs with every required layer{}{}", who,
-                     without.empty() ? "" : "; to be improved: ", without);
+  if (without.empty()) return fmt::format("{}: a box runs with every required layer", who);
+  return fmt::format("{}: a box runs with every required layer; to be improved: {}{}", who, without,
+                     all_shown       ? ""
+                     : user.any_user ? " (run 'doctor' as one of them for how)"
+                                     : " (run 'doctor' as that user for how)");
 }
 
 Json json_of(const std::vector<Remedy>& list, const HostFacts& facts) {
@@ -261,7 +270,7 @@ std::string report_text(const Diagnosis& diagnosis, bool colour) {
   if (diagnosis.user) {
     text += user_sentence(*diagnosis.user) + "\n";
     for (const Remedy& remedy : remedies(*diagnosis.user))
-      if (remedy.blocks || (remedy.doer == Doer::setup && !diagnosis.user->user.empty()))
+      if (is_shown_to_root(remedy, *diagnosis.user))
         for (const std::string& line : typed(remedy, diagnosis.facts)) text += fmt::format("      {}\n", line);
   }
   if (diagnosis.trial.ending)

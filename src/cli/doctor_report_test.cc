@@ -115,7 +115,8 @@ TEST(DoctorReport, where_no_box_ran_each_layer_says_the_cause_and_not_what_the_k
        {"OFF user             user namespaces are switched off (user.max_user_namespaces = 0)",
         "OFF pid              not tried: it takes a user namespace", "OFF proc             not tried: it takes a user",
         "off subordinate-ids  newuidmap is installed, no ids for this user",
-        "off cgroups          no cgroup is delegated to this user", "off apparmor         this kernel has no AppArmor"})
+        "off cgroups          no cgroup is delegated to this user",
+        "off apparmor         this kernel has no AppArmor, or it is switched off"})
     EXPECT_NE(text.find(line), std::string::npos) << line << "\n" << text;
   // The control: where nothing better is known, that answer is all there is.
   facts.layers[index(Layer::user)] = {true, 0};
@@ -142,6 +143,35 @@ TEST(DoctorReport, root_is_told_what_an_ordinary_user_would_get) {
   const std::string text = report_text(diagnosis, false);
   EXPECT_NE(text.find("\nada: no box runs: user namespaces are switched off"), std::string::npos) << text;
   EXPECT_TRUE(is_ready(diagnosis)) << "root's own boxes run";
+}
+
+TEST(DoctorReport, root_is_told_where_the_fixes_of_a_user_stand_that_are_not_shown) {
+  Diagnosis diagnosis = healthy();
+  diagnosis.facts.host.uid = 0;
+  diagnosis.facts.host.privileged = true;
+  diagnosis.user = healthy().facts;
+  const auto summary = [&] {
+    return nlohmann::json::parse(report_json(diagnosis))["ordinary_user"]["summary"].get<std::string>();
+  };
+  EXPECT_EQ(summary(), "ada: a box runs with every required layer");
+  // What setup can do for this user is shown below the sentence.
+  diagnosis.user->host.subuid = std::nullopt;
+  diagnosis.user->layers[index(Layer::subordinate_ids)] = {false, ENOENT};
+  EXPECT_EQ(summary(), "ada: a box runs with every required layer; to be improved: subordinate-ids");
+  EXPECT_NE(report_text(diagnosis, false).find("      usermod --add-subuids"), std::string::npos);
+  // A boot with cgroup v2 is not, and nothing is for users in general.
+  diagnosis.user->host.cgroup = {};
+  diagnosis.user->layers[index(Layer::cgroups)] = {false, ENOENT};
+  diagnosis.user->cgroups = CgroupVersion::v1;
+  EXPECT_EQ(summary(),
+            "ada: a box runs with every required layer; to be improved: subordinate-ids, cgroups (run 'doctor' as that "
+            "user for how)");
+  diagnosis.user->user = "";
+  diagnosis.user->any_user = true;
+  EXPECT_EQ(
+      summary(),
+      "ordinary users: a box runs with every required layer; to be improved: cgroups (run 'doctor' as one of them "
+      "for how)");
 }
 
 TEST(DoctorReport, selinux_is_named_where_it_is_and_keeps_nothing_from_running) {

@@ -91,13 +91,7 @@ std::optional<Account> account(uid_t uid) {
   return std::nullopt;
 }
 
-struct SubordinateIds {
-  std::optional<IdRange> own;
-  std::uint32_t end = 100000;  // of everybody's ranges; where useradd starts if there is none
-};
-
-SubordinateIds subordinate_ids(const char* file, const Account& user) {
-  SubordinateIds ids;
+std::optional<IdRange> subordinate_ids(const char* file, const Account& user) {
   const std::string text = sys::try_read_file(file, 1_MiB).value_or("");
   for (std::string_view line : sys::split(text, '\n')) {
     const auto fields = sys::split(line, ':');
@@ -105,11 +99,10 @@ SubordinateIds subordinate_ids(const char* file, const Account& user) {
     const auto start = parse_count(fields[1]);
     const auto count = parse_count(fields[2]);
     if (!start || !count || *count == 0 || *start + *count >= INT_MAX - 65536ULL) continue;
-    ids.end = std::max(ids.end, static_cast<std::uint32_t>(*start + *count));
-    if (!ids.own && (fields[0] == user.name || fields[0] == std::to_string(user.uid)))
-      ids.own = IdRange{static_cast<std::uint32_t>(*start), static_cast<std::uint32_t>(*count)};
+    if (fields[0] == user.name || fields[0] == std::to_string(user.uid))
+      return IdRange{static_cast<std::uint32_t>(*start), static_cast<std::uint32_t>(*count)};
   }
-  return ids;
+  return std::nullopt;
 }
 
 PackageManager package_manager() {
@@ -157,13 +150,9 @@ std::optional<Probed> probe_layers_as(const Account& user, const HostFeatures& h
 
 void add_user(HostFacts& facts, const Account& user) {
   facts.user = user.name;
-  const SubordinateIds uids = subordinate_ids("/etc/subuid", user), gids = subordinate_ids("/etc/subgid", user);
-  facts.host.subuid = uids.own;
-  facts.host.subgid = gids.own;
-  // One range for both files, as useradd does it.
-  const std::uint32_t end = std::max(uids.end, gids.end);
-  facts.free_subordinate_id = 100000 + (end - 100000 + 65535) / 65536 * 65536;
-  facts.host.id_helpers = is_program("/usr/bin/newuidmap") && is_program("/usr/bin/newgidmap");
+  facts.host.subuid = subordinate_ids("/etc/subuid", user);
+  facts.host.subgid = subordinate_ids("/etc/subgid", user);
+  facts.free_subordinate_id = pctx::free_subordinate_id();
 }
 
 }  // namespace
@@ -212,6 +201,7 @@ std::optional<HostFacts> gather_user_facts(const HostFacts& own) {
   facts.host.first_free_id = 0;
   facts.host.uid = user.uid;
   facts.host.gid = user.gid;
+  facts.any_user = !behind;
   if (behind) add_user(facts, user);
   facts.user_manager = exists(fmt::format("/run/user/{}/systemd/private", user.uid));
   facts.host.cgroup = {};

@@ -241,6 +241,8 @@ void add_filters(std::vector<Remedy>& list, const HostFacts& facts) {
 void add_ids(std::vector<Remedy>& list, const HostFacts& facts) {
   // Root of a container has no ids of its own to give away.
   if (facts.host.privileged || facts.host.uid == 0 || facts.works(Layer::subordinate_ids)) return;
+  // Without an account to look at, nothing can be said of its ids, only of the helpers that every user needs.
+  if (facts.any_user && facts.host.id_helpers) return;
   Remedy remedy{"subordinate-ids", false, Doer::setup, "", {}};
   if (facts.host.id_helpers && facts.host.subuid && facts.host.subgid && facts.host.no_new_privs) {
     remedy.doer = Doer::caller;
@@ -253,7 +255,7 @@ void add_ids(std::vector<Remedy>& list, const HostFacts& facts) {
     remedy.why = "newuidmap and newgidmap are not installed";
     remedy.steps = install(facts.packages, "uidmap", "shadow-utils", "shadow");
   }
-  if (!facts.host.subuid || !facts.host.subgid) {
+  if (!facts.any_user && (!facts.host.subuid || !facts.host.subgid)) {
     const std::string user = is_plain(facts.user) ? facts.user : "";
     remedy.why += fmt::format("{}no subordinate ids in /etc/subuid and /etc/subgid{}",
                               remedy.why.empty() ? "" : ", and ", user.empty() ? "" : " for " + user);
@@ -442,7 +444,7 @@ std::vector<Remedy> setup_actions(const HostFacts& root, const std::optional<Hos
     }
   };
   // Nobody's ids and nobody's sessions: without a known user only what keeps every user from running a box.
-  if (user) take(*user, !user->user.empty());
+  if (user) take(*user, !user->any_user);
   take(root, true);
   return actions;
 }

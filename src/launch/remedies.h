@@ -38,6 +38,7 @@ struct HostFacts {
   bool systemd = false;                         // it runs this host
   bool user_manager = false;                    // and an instance of it this user
   std::string user;                             // empty if unknown
+  bool any_user = false;                        // tried as nobody, for ordinary users in general
   std::uint32_t free_subordinate_id = 100000;   // start of 65536 ids that nobody has
   PackageManager packages = PackageManager::none;
   std::string program;  // our own path

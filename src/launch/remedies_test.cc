@@ -317,12 +317,30 @@ TEST(Remedies, an_unexplained_refusal_still_says_what_was_refused) {
 TEST(Remedies, without_a_known_user_setup_does_nothing_for_one) {
   HostFacts user = everything();
   user.user = "";
+  user.any_user = true;
   user.host.subuid = user.host.subgid = std::nullopt;
   user.host.id_helpers = false;
   refuse(user, {Layer::subordinate_ids}, ENOENT);
   EXPECT_TRUE(setup_actions(bare_metal_root(), user).empty());
   user.user = "ada";
+  user.any_user = false;
   EXPECT_EQ(setup_actions(bare_metal_root(), user).size(), 1U);
+}
+
+TEST(Remedies, of_users_in_general_only_the_missing_helpers_are_told) {
+  HostFacts user = everything();
+  user.user = "";
+  user.any_user = true;
+  user.host.subuid = user.host.subgid = std::nullopt;
+  refuse(user, {Layer::subordinate_ids}, ENOENT);
+  EXPECT_TRUE(remedies(user).empty()) << "nobody has looked at anybody's ids";
+  user.host.id_helpers = false;
+  auto list = remedies(user);
+  ASSERT_EQ(list.size(), 1U);
+  EXPECT_EQ(list[0].why, "newuidmap and newgidmap are not installed: a guest has the caller's uid");
+  EXPECT_EQ(text(list[0]), "sudo apt-get install -y uidmap\n");
+  user.any_user = false;  // the control: a uid without a name is somebody
+  EXPECT_TRUE(has(remedies(user)[0].why, "no subordinate ids")) << remedies(user)[0].why;
 }
 
 // Fedora and its kin: no AppArmor, SELinux in its place.

@@ -2,6 +2,7 @@
 #include <fmt/format.h>
 
 #include "plan/plan.h"
+#include "sys/apparmor.h"
 
 namespace pctx {
 
@@ -21,7 +22,7 @@ Result<void> plan_apparmor(Plan& plan, const HostFeatures& host, const CompileIn
   if (policy.apparmor) {
     // Asked for by name: without it nothing runs.
     if (!host.apparmor)
-      return unavailable(fmt::format("the AppArmor profile {} cannot be entered: this kernel has no AppArmor", name),
+      return unavailable(fmt::format("the AppArmor profile {} cannot be entered: {}", name, sys::kNoAppArmor),
                          "name no profile on this host, or boot it with apparmor=1 security=apparmor");
     if (!inputs.profile_mode)
       return unavailable(fmt::format("the AppArmor profile {} is not loaded", name),
@@ -30,7 +31,7 @@ Result<void> plan_apparmor(Plan& plan, const HostFeatures& host, const CompileIn
                                      *policy.apparmor));
     mode = *inputs.profile_mode;
   } else if (!host.apparmor_profile) {
-    layer = {false, host.apparmor ? "the profile pctx-sandbox-guest is not loaded" : "this kernel has no AppArmor"};
+    layer = {false, host.apparmor ? "the profile pctx-sandbox-guest is not loaded" : sys::kNoAppArmor};
     return {};
   }
   plan.apparmor = name;

@@ -8,6 +8,8 @@
 namespace pctx::sys {
 
 bool kernel_has_apparmor();
+// What is said where it has none.
+inline constexpr const char* kNoAppArmor = "this kernel has no AppArmor, or it is switched off";
 
 // "enforce", "complain", "kill" or "unconfined"; nothing if no profile of that name is loaded, or nobody tells us.
 std::optional<std::string> profile_mode(std::string_view profile);

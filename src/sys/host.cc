@@ -10,6 +10,7 @@
 
 #include <algorithm>
 #include <array>
+#include <climits>
 #include <cstdlib>
 
 #include <fmt/format.h>
@@ -81,8 +82,9 @@ std::optional<IdRange> subordinate_range(const char* file, uid_t uid, const std:
   return std::nullopt;
 }
 
-// By hand, since getpwuid of a static glibc loads the host's NSS modules.
-std::string user_name(uid_t uid) {
+}  // namespace
+
+std::string account_name(uid_t uid) {
   const auto text = sys::try_read_file("/etc/passwd", 4_MiB);
   if (!text) return "";
   for (std::string_view line : sys::split(*text, '\n')) {
@@ -91,6 +93,23 @@ std::string user_name(uid_t uid) {
   }
   return "";
 }
+
+std::uint32_t free_subordinate_id() {
+  constexpr std::uint64_t kFirst = 100000, kEach = 65536;  // as useradd has them
+  std::uint64_t end = kFirst;
+  for (const char* file : {"/etc/subuid", "/etc/subgid"}) {
+    const std::string text = sys::try_read_file(file, 1_MiB).value_or("");
+    for (std::string_view line : sys::split(text, '\n')) {
+      const auto fields = sys::split(line, ':');
+      if (fields.size() != 3) continue;
+      const auto start = parse_count(fields[1]), count = parse_count(fields[2]);
+      if (start && count && *count > 0 && *start + *count < INT_MAX - kEach) end = std::max(end, *start + *count);
+    }
+  }
+  return static_cast<std::uint32_t>(kFirst + (end - kFirst + kEach - 1) / kEach * kEach);
+}
+
+namespace {
 
 // The ids that our own user namespace can name: a container often has only 65536 of them.
 std::uint64_t mapped_ids_end() {
@@ -292,6 +311,7 @@ HostFeatures probe_host(const CgroupHost* known) {
     host.confined_by = sys::own_profile();
   }
   host.cgroup = known != nullptr ? *known : probe_cgroups();
+  host.id_helpers = ::access("/usr/bin/newuidmap", X_OK) == 0 && ::access("/usr/bin/newgidmap", X_OK) == 0;
   if (host.privileged) {
     // Above the ids that systemd hands to containers (up to 0x6fffffff) nothing is allotted; where a container has
     // fewer ids, its last ones below nobody.
@@ -300,10 +320,9 @@ HostFeatures probe_host(const CgroupHost* known) {
     host.first_free_id = end > kUnallotted + 0x1000000ULL ? kUnallotted : end > 65000 ? 64000 : 0;
     if (host.first_free_id == 0) host.privileged = false;
   } else {
-    const std::string user = user_name(host.uid);
+    const std::string user = account_name(host.uid);
     host.subuid = subordinate_range("/etc/subuid", host.uid, user);
     host.subgid = subordinate_range("/etc/subgid", host.uid, user);
-    host.id_helpers = ::access("/usr/bin/newuidmap", X_OK) == 0 && ::access("/usr/bin/newgidmap", X_OK) == 0;
     const char* own = std::getenv(kOwnUidVariable);
     host.own_uid = own != nullptr ? own : "";
     host.no_new_privs = ::prctl(PR_GET_NO_NEW_PRIVS, 0, 0, 0, 0) == 1;

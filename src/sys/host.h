@@ -86,4 +86,9 @@ inline constexpr const char* kContainerProfile = "pctx-sandbox-container";
 inline constexpr const char* kZygoteProfile = "pctx-sandbox-zygote";
 inline constexpr const char* kLaunchProfile = "pctx-sandbox-launch";
 
+// As /etc/passwd has it; empty if it does not. By hand, since getpwuid of a static glibc loads the host's NSS modules.
+std::string account_name(uid_t uid);
+// The start of 65536 ids that /etc/subuid and /etc/subgid give nobody.
+std::uint32_t free_subordinate_id();
+
 }  // namespace pctx

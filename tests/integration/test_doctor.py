@@ -172,6 +172,21 @@ def test_root_is_told_what_an_ordinary_user_would_get(pctx):
     assert "a box runs" in report["ordinary_user"]["summary"], report["ordinary_user"]
 
 
+@pytest.mark.root_only
+def test_helpers_that_are_installed_are_not_missed_for_ordinary_users(sandbox_bin, skip_unless):
+    skip_unless(
+        all(os.access(f"/usr/bin/{name}", os.X_OK) for name in ("newuidmap", "newgidmap")), "the package uidmap"
+    )
+
+    def whys(before):
+        done = inside(sandbox_bin, before + "$PCTX doctor --json", "--mount")
+        return [remedy["why"] for remedy in json.loads(done.stdout)["ordinary_user"]["remedies"]]
+
+    missing = "newuidmap and newgidmap are not installed: a guest has the caller's uid"
+    assert missing in whys("mount --bind /dev/null /usr/bin/newuidmap\n")  # the control: it is said where it is so
+    assert [why for why in whys("") if "newuidmap" in why or "subordinate ids" in why] == []
+
+
 # --- completions ---
 
 

@@ -164,7 +164,11 @@ def make_policy(
 @functools.lru_cache(maxsize=64)
 def _say_without_apparmor(profile: str) -> None:
     """Once: the same program runs on hosts with and without, and the Receipt says that the layer is off."""
-    log.warning("this kernel has no AppArmor: scripts run without the profile %r (the other layers hold)", profile)
+    log.warning(
+        "this kernel has no AppArmor, or it is switched off: "
+        "scripts run without the profile %r (the other layers hold)",
+        profile,
+    )
 
 
 def _network_policy(conf: SandboxConfig) -> str | dict[str, Any]:

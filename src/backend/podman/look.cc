@@ -1,8 +1,9 @@
-// Whether Podman can be used here, found without changing anything.
+// Whether Podman can be used here. Asked, it makes folders and a process of its own, as for any of its commands; we
+// change nothing.
 #include <unistd.h>
 
 #include <algorithm>
-#include <cstdlib>
+#include <cctype>
 #include <tuple>
 
 #include <fmt/format.h>
@@ -15,10 +16,12 @@
 
 namespace pctx::backend::podman {
 
-std::string user_name() {
-  for (const char* name : {"USER", "LOGNAME"})
-    if (const char* value = std::getenv(name); value != nullptr && *value != '\0') return value;
-  return fmt::format("#{}", ::geteuid());
+Caller caller() {
+  const std::string name = account_name(::geteuid());
+  const bool plain = !name.empty() && name.front() != '-' && std::all_of(name.begin(), name.end(), [](unsigned char c) {
+    return std::isalnum(c) != 0 || c == '_' || c == '-' || c == '.';
+  });
+  return {plain ? name : "\"$(id -un)\"", free_subordinate_id()};
 }
 
 std::string shown_controllers(std::string_view version, std::vector<std::string_view> words) {
@@ -62,7 +65,7 @@ Standing look() {
       -1, kMostWords, kPodmanPatience);
   if (!info) return {false, info.error().what, info.error().hint};
   if (info->status != 0) {
-    const Error error = explain_failure(info->err, user_name());
+    const Error error = explain_failure(info->err, caller());
     return {false, error.what, error.hint};
   }
   const auto words = sys::split(std::string_view{info->out}.substr(0, info->out.find('\n')), ' ');
@@ -75,7 +78,7 @@ Standing look() {
   if (::geteuid() != 0) {
     const HostFeatures host = probe_host();
     if (!host.subuid || !host.subgid) {
-      const Error error = explain_failure("no subuid ranges found", user_name());
+      const Error error = explain_failure("no subuid ranges found", caller());
       return {false, error.what, error.hint};
     }
   }

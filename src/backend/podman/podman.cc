@@ -238,7 +238,7 @@ Result<void> Agent::revive() {
   const auto state = PCTX_TRY(podman::podman({"inspect", "--format", "{{.State.Status}}", place_.container}));
   if (!state.out.starts_with("paused")) return {};
   const auto done = PCTX_TRY(podman::podman({"unpause", place_.container}));
-  if (done.status != 0) return explain_failure(done.err, user_name());
+  if (done.status != 0) return explain_failure(done.err, caller());
   return {};
 }
 
@@ -268,7 +268,7 @@ Result<std::string> Agent::have_image(bool afresh) {
       PCTX_TRY(podman::podman({"import", "--quiet", "--change", fmt::format("LABEL {}=\"{}\"", kStampLabel, stamp),
                                "--change", fmt::format("LABEL pctx-sandbox={}", wanted_.version), "-", kImage},
                               file.get()));
-  if (done.status != 0) return explain_failure(done.err, user_name());
+  if (done.status != 0) return explain_failure(done.err, caller());
   std::string id = done.out.substr(0, done.out.find('\n'));
   if (id.starts_with("sha256:")) id = id.substr(7);
   PCTX_TRY(write_note(place_, "image", fmt::format("{}\n{}", stamp, id)));
@@ -356,7 +356,7 @@ Result<void> Agent::start() {
       break;
     }
     const Trouble trouble = trouble_in(done.err);
-    if (attempt >= 4) return explain_failure(done.err, user_name());
+    if (attempt >= 4) return explain_failure(done.err, caller());
     if (trouble == Trouble::no_image && spec.own_image) {
       spec.image = PCTX_TRY(have_image(true));
     } else if (trouble == Trouble::runtime_hybrid && spec.runtime.empty() && !place_.remote &&
@@ -372,7 +372,7 @@ Result<void> Agent::start() {
     } else if (trouble == Trouble::no_limits && !spec.limits.none) {
       spec.limits.none = true;
     } else {
-      return explain_failure(done.err, user_name());
+      return explain_failure(done.err, caller());
     }
   }
   if (spec.limits.none)
@@ -392,7 +392,7 @@ Result<void> Agent::start() {
 // Stopped, it is told from everything else that may be wrong; and a folder of a user is no folder of root's.
 Result<void> Agent::expect_machine() {
   const auto info = PCTX_TRY(podman::podman({"info", "--format", "{{.Host.Security.Rootless}}"}));
-  if (info.status != 0) return explain_failure(info.err, user_name());
+  if (info.status != 0) return explain_failure(info.err, caller());
   if (info.out.starts_with("true") != place_.rootful) return {};
   return place_.rootful
              ? unavailable("the Podman of the other machine runs as an ordinary user, and the caller is root",

@@ -132,8 +132,12 @@ std::vector<std::string> exec_words(const Place& place, const Command& command, 
 // How long a command of Podman's may take, and how much of what it says is read.
 inline constexpr Millis kPodmanPatience{120'000};
 inline constexpr std::size_t kMostWords = 64_KiB;
-// The caller's name, for messages.
-std::string user_name();
+// Whom a message is for: a name that a shell takes as it is, and the start of 65536 subordinate ids that nobody has.
+struct Caller {
+  std::string name;
+  std::uint32_t free_ids = 0;
+};
+Caller caller();
 // The AppArmor profile that the container must have here; empty for none, an error if it is not loaded.
 Result<std::string> apparmor_profile();
 
@@ -142,7 +146,7 @@ enum class Trouble { other, no_image, in_the_way, no_limits, runtime_hybrid, old
 Trouble trouble_in(std::string_view words);
 // Podman started the container, and says in passing that it leaves limits out.
 bool leaves_limits_out(std::string_view words);
-Error explain_failure(std::string_view words, const std::string& user);
+Error explain_failure(std::string_view words, const Caller& caller);
 // The line that installs Podman here.
 std::string install_command();
 

@@ -242,14 +242,15 @@ struct Said {
 
 TEST(PodmanTrouble, IsExplained) {
   for (const Said& said : {
-           Said{"Error: no subuid ranges found for user \"u\" in /etc/subuid", "subordinate ids", "usermod"},
+           Said{"Error: no subuid ranges found for user \"u\" in /etc/subuid", "subordinate ids",
+                "usermod --add-subuids 231072-296607 --add-subgids 231072-296607 u "},
            Said{"Error: crun: cgroups in hybrid mode not supported: OCI runtime error", "crun", "runc"},
            Said{"Error: writing blob: no space left on device", "full", "prune"},
            Said{"Error: 'overlay' is not supported over overlayfs, a mount_program is required", "inside a container",
                 "volume"},
            Said{"Error: something new\n", "something new", "podman info"},
        }) {
-    const Error error = explain_failure(said.words, "u");
+    const Error error = explain_failure(said.words, {"u", 231072});
     EXPECT_NE(error.what.find(said.cause), std::string::npos) << error.what;
     EXPECT_NE(error.hint.find(said.fix), std::string::npos) << error.hint;
   }

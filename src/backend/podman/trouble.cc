@@ -13,19 +13,19 @@ namespace {
 struct Meaning {
   std::string_view words;  // in what Podman says
   const char* cause;
-  const char* fix;  // {0}: the user
+  const char* fix;  // {0}: the user, {1} and {2}: the first and the last of the ids that are free
 };
+
+constexpr const char* kGiveIds =
+    "sudo usermod --add-subuids {1}-{2} --add-subgids {1}-{2} {0} && podman system migrate";
 
 // The first that matches; the narrow ones come first.
 constexpr std::array kMeanings{
     Meaning{"no subuid ranges found",
-            "this user has no subordinate ids, without which Podman cannot give a container users",
-            "sudo usermod --add-subuids 100000-165535 --add-subgids 100000-165535 {0} && podman system migrate"},
+            "this user has no subordinate ids, without which Podman cannot give a container users", kGiveIds},
     Meaning{"no subgid ranges found",
-            "this user has no subordinate group ids, without which Podman cannot give a container users",
-            "sudo usermod --add-subuids 100000-165535 --add-subgids 100000-165535 {0} && podman system migrate"},
-    Meaning{"potentially insufficient UIDs", "this user has too few subordinate ids for a container",
-            "sudo usermod --add-subuids 100000-165535 --add-subgids 100000-165535 {0} && podman system migrate"},
+            "this user has no subordinate group ids, without which Podman cannot give a container users", kGiveIds},
+    Meaning{"potentially insufficient UIDs", "this user has too few subordinate ids for a container", kGiveIds},
     Meaning{"newuidmap", "newuidmap, which gives a rootless container its users, is missing or refuses",
             "sudo apt-get install uidmap (shadow-utils on Fedora), and look at /etc/subuid for {0}"},
     Meaning{"rootless containers not supported", "this Podman cannot run without root here",
@@ -87,11 +87,11 @@ bool leaves_limits_out(std::string_view words) {
          words.find("discarded") != std::string_view::npos;
 }
 
-Error explain_failure(std::string_view words, const std::string& user) {
+Error explain_failure(std::string_view words, const Caller& caller) {
   for (const Meaning& meaning : kMeanings)
     if (words.find(meaning.words) != std::string_view::npos)
       return unavailable(fmt::format("{} (Podman says: {})", meaning.cause, last_words(words)),
-                         fmt::format(fmt::runtime(meaning.fix), user));
+                         fmt::format(fmt::runtime(meaning.fix), caller.name, caller.free_ids, caller.free_ids + 65535));
   return unavailable(fmt::format("Podman cannot start the container: {}", last_words(words)),
                      "try 'podman info' and 'podman run', which say more");
 }
