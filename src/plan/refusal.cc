@@ -51,7 +51,7 @@ RefusalAnswer answer_refusal(const Plan& plan, const seccomp_data& call) {
         "no cgroup counts shared anonymous memory here ({}): a run gets {} of it, each mapping counted in full and for "
         "good; map a file of /dev/shm or private memory, or raise --memory",
         plan.cgroup.why_none, format_size(shared_allowance(plan)));
-  else if (needs_accounted_memory(entry->condition) && !accounted(plan))
+  else if (!accounted(plan) && is_refused_as_unaccounted(kHostArch, call))
     answer.reason = fmt::format("{}, and here it is not: {}; pctx-sandbox doctor tells what would help", entry->reason,
                                 plan.cgroup.why_none);
   else

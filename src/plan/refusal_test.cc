@@ -39,14 +39,28 @@ TEST(Refusal, our_list_gives_its_reason) {
 TEST(Refusal, for_want_of_cgroups_it_says_why_there_are_none) {
   Plan plan;
   plan.cgroup = {.version = CgroupVersion::none, .why_none = "nobody lent one"};
-  for (const auto& call : {call_of("memfd_create"), call_of("mmap", {0, 4096, 3, 0x4'0021}),
-                           call_of("fcntl", {0, 1031}), call_of("shmget")}) {
+  for (const auto& call : {call_of("memfd_create"), call_of("fcntl", {0, 1031}), call_of("shmget"), call_of("msgget"),
+                           call_of("mmap", {0, ~std::uint64_t{0}, 3, 0x21})}) {
     const RefusalAnswer answer = answer_refusal(plan, call);
     EXPECT_NE(answer.reason.find("only where memory is accounted"), std::string::npos) << answer.reason;
     EXPECT_NE(answer.reason.find("nobody lent one"), std::string::npos) << answer.reason;
     EXPECT_NE(answer.reason.find("pctx-sandbox doctor"), std::string::npos) << answer.reason;
   }
-  EXPECT_EQ(answer_refusal(plan, call_of("ptrace")).reason.find("doctor"), std::string::npos);
+}
+
+TEST(Refusal, what_cgroups_would_not_change_is_not_blamed_on_their_absence) {
+  Plan with, without;
+  with.cgroup.version = CgroupVersion::v2;
+  without.cgroup = {.version = CgroupVersion::none, .why_none = "nobody lent one"};
+  constexpr std::uint64_t kOfdSetLock = 37, kOfdSetLockWait = 38, kNotify = 1026;
+  for (const auto& call : {call_of("ptrace"), call_of("clone", {0x1000'0000}), call_of("fcntl", {0, kOfdSetLock}),
+                           call_of("fcntl", {0, kOfdSetLockWait}), call_of("fcntl", {0, kNotify}),
+                           call_of("mmap", {0, 4096, 3, 0x4'0021}), call_of("mmap", {0, 4096, 3, 0x4'0022}),
+                           call_of("memfd_create", {0, 4}), call_of("shmget", {0, 4096, 04000})}) {
+    const std::string reason = answer_refusal(without, call).reason;
+    EXPECT_EQ(reason, answer_refusal(with, call).reason);
+    EXPECT_EQ(reason.find("here it is not"), std::string::npos) << reason;
+  }
 }
 
 TEST(Refusal, shared_memory_counts_in_full_and_in_huge_pages) {

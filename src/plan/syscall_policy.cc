@@ -232,6 +232,16 @@ class RuleWriter {
   int number_ = -1;
 };
 
+// As default_filter() decides, by the rules of this call alone.
+Action decide_alone(Arch arch, const seccomp_data& call, const FilterOptions& options) {
+  FilterSpec spec;
+  spec.arch = arch;
+  spec.fallback = Action::fail(EPERM);
+  if (const PolicyEntry* entry = policy_entry(syscall_name(arch, call.nr)))
+    RuleWriter(spec.rules, options).write(call.nr, entry->condition);
+  return decide(spec, call);
+}
+
 }  // namespace
 
 std::span<const PolicyEntry> default_policy() { return kPolicy; }
@@ -240,11 +250,6 @@ const PolicyEntry* policy_entry(std::string_view name) {
   const auto* entry =
       std::find_if(std::begin(kPolicy), std::end(kPolicy), [&](const auto& each) { return each.name == name; });
   return entry != std::end(kPolicy) ? entry : nullptr;
-}
-
-bool needs_accounted_memory(Condition condition) {
-  constexpr std::array kSuch{memory_accounted, mapping_flags, memfd_flags, segment_flags, file_command};
-  return std::find(kSuch.begin(), kSuch.end(), condition) != kSuch.end();
 }
 
 FilterSpec default_filter(Arch arch, const FilterOptions& options) {
@@ -262,17 +267,14 @@ FilterSpec default_filter(Arch arch, const FilterOptions& options) {
 }
 
 int refusal_errno(Arch arch, const seccomp_data& call) {
-  const std::string_view name = syscall_name(arch, call.nr);
-  if (name.empty()) return ENOSYS;
-  const PolicyEntry* entry = policy_entry(name);
-  if (entry == nullptr) return EPERM;
-  const FilterOptions strictest;
-  FilterSpec spec;
-  spec.arch = arch;
-  spec.fallback = Action::fail(EPERM);
-  RuleWriter(spec.rules, strictest).write(call.nr, entry->condition);
-  const Action action = decide(spec, call);
-  return action.kind == ActionKind::fail ? action.data : EPERM;
+  if (syscall_name(arch, call.nr).empty()) return ENOSYS;
+  const Action strictest = decide_alone(arch, call, {});
+  return strictest.kind == ActionKind::fail ? strictest.data : EPERM;
+}
+
+bool is_refused_as_unaccounted(Arch arch, const seccomp_data& call) {
+  return decide_alone(arch, call, {}).kind == ActionKind::fail &&
+         decide_alone(arch, call, {.memory_is_accounted = true}).kind == ActionKind::allow;
 }
 
 std::string_view refused_launch_call(const FilterSpec& spec) {

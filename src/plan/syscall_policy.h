@@ -70,13 +70,13 @@ struct FilterOptions {
 std::span<const PolicyEntry> default_policy();
 // nullptr: it is not listed.
 const PolicyEntry* policy_entry(std::string_view name);
-// It refuses more where no cgroup charges the memory.
-bool needs_accounted_memory(Condition condition);
 
 FilterSpec default_filter(Arch arch, const FilterOptions& options);
 
 // The errno that a call refused by default_filter() gets; under Refusal::notify the supervisor answers with it.
 int refusal_errno(Arch arch, const seccomp_data& call);
+// A call that is refused for no other reason than that no cgroup charges the memory.
+bool is_refused_as_unaccounted(Arch arch, const seccomp_data& call);
 
 // The first call that the launcher or our init makes after the filter is in place, and that `spec` would not let pass;
 // empty if all do. With such a filter no guest can start.

@@ -156,3 +156,12 @@ def test_a_denial_for_want_of_cgroups_says_so(report, layers, skip_unless):
     assert (ended["stdout"], denial["syscall"], denial["detail"]) == ("1\n", "memfd_create", "planted")
     for words in ("only where memory is accounted", layers["cgroups"]["detail"], "pctx-sandbox doctor"):
         assert words in denial["reason"]
+
+
+def test_a_denial_that_cgroups_would_not_change_does_not_blame_them(report):
+    code = "import fcntl\ntry: fcntl.fcntl(0, 1026, 1)  # F_NOTIFY\nexcept OSError as error: print(error.errno)"
+    ended = report("--", "python3", "-c", code)
+    (denial,) = ended["receipt"]["denials"]
+    assert (ended["stdout"], denial["syscall"]) == ("1\n", "fcntl")
+    assert "no signals when others read a folder" in denial["reason"]
+    assert "doctor" not in denial["reason"] and "cgroup" not in denial["reason"]
