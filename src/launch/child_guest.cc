@@ -227,6 +227,7 @@ void run_guest(const ChildPlan& given, int sync, int host_proc) noexcept {
     const rlimit limit{plan.rlimits[i].value, plan.rlimits[i].value};
     if (::syscall(SYS_prlimit64, 0, plan.rlimits[i].resource, &limit, nullptr) != 0) fail(plan, Step::rlimit, i);
   }
+  if (plan.small_pages && ::prctl(PR_SET_THP_DISABLE, 1, 0, 0, 0) != 0) fail(plan, Step::rlimit, plan.rlimit_count);
   // Session keyrings cross every namespace: without a new one the guest holds the caller's keys.
   if (plan.keyring && abi::join_session_keyring() < 0 && errno != ENOSYS) fail(plan, Step::keyring);
   drop_capabilities(plan);

@@ -152,6 +152,7 @@ struct ChildPlan {
   const ResourceLimit* rlimits;
   std::size_t rlimit_count;
   bool keyring;
+  bool small_pages;  // no huge ones, which only a cgroup counts in full
   const char* launch_profile;  // AppArmor: text for attr/current of those who make the box, or nullptr
   const char* guest_profile;   // text for the guest's, or nullptr
   bool profile_at_exec;        // that goes to attr/exec; else to attr/current, since no exec may leave the launch's

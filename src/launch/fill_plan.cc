@@ -144,6 +144,7 @@ Result<Lent> fill(const Plan& plan, const Command& command, SharedMemory& memory
   child.rlimits = memory.array(rlimits);
   child.rlimit_count = rlimits.size();
   child.keyring = plan.keyring;
+  child.small_pages = plan.watchdog.memory;
   child.profile_at_exec = plan.apparmor_launch.empty();
   if (!child.profile_at_exec) child.launch_profile = memory.keep("changeprofile " + plan.apparmor_launch);
   if (!plan.apparmor.empty())

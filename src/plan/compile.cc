@@ -125,8 +125,14 @@ void plan_environment(Plan& plan, const HostFeatures& host) {
 // these would be the host's settings.
 void plan_settings(Plan& plan) {
   if ((plan.namespaces & CLONE_NEWUSER) == 0) return;
-  plan.settings = {
-      {"user/max_user_namespaces", "0"}, {"user/max_inotify_instances", "64"}, {"user/max_inotify_watches", "16384"}};
+  // The queue of one instance holds 8 MiB of events, which a memory cgroup counts and nobody else.
+  constexpr std::uint64_t kMostInstances = 64, kShareOfInstance = 64_MiB;
+  const std::uint64_t instances =
+      plan.watchdog.memory ? std::clamp<std::uint64_t>(plan.policy.limits.memory / kShareOfInstance, 1, kMostInstances)
+                           : kMostInstances;
+  plan.settings = {{"user/max_user_namespaces", "0"},
+                   {"user/max_inotify_instances", std::to_string(instances)},
+                   {"user/max_inotify_watches", "16384"}};
 }
 
 // A box without these is none: the code that builds and ends it stands on them.

@@ -53,6 +53,7 @@ Result<void> plan_filter(Plan& plan, const HostFeatures& host, const CompileInpu
     const auto ready = ready_filter({.memory_is_accounted = accounted,
                                      .pins_cpus = plan.pin_cpus != 0,
                                      .zygote = inputs.pool,
+                                     .semaphores_are_charged = accounted && host.kernel_at_least(5, 15),
                                      .refusal = inputs.no_listener ? Refusal::error : Refusal::notify});
     plan.filter.assign(ready.begin(), ready.end());
     layer.detail = "default allow-list";

@@ -38,9 +38,14 @@ constexpr std::array<std::uint64_t, 7> kNamespaceKinds{0x2'0000,    0x200'0000, 
 constexpr std::uint64_t kAfUnix = 1, kAfInet = 2;
 constexpr std::uint64_t kSockStream = 1, kSockDgram = 2, kSockRaw = 3, kSockSeqpacket = 5, kSockTypeMask = 0xf;
 constexpr std::uint64_t kProtoTcp = 6, kProtoUdp = 17;
-constexpr std::uint64_t kSolTcp = 6, kTcpUlp = 31;
+constexpr std::uint64_t kSolTcp = 6, kTcpUlp = 31, kSolSocket = 1;
+// SO_ATTACH_FILTER, SO_ATTACH_BPF, SO_ATTACH_REUSEPORT_CBPF, SO_ATTACH_REUSEPORT_EBPF
+constexpr std::array<std::uint64_t, 4> kSocketPrograms{26, 50, 51, 52};
+// Two access lists of this size for each of 20,000 files, the most of a box by default, are 20 MB.
+constexpr std::uint64_t kMostOfAttribute = 512;
 constexpr std::uint64_t kTiocsti = 0x5412, kTioclinux = 0x541c, kTioccons = 0x541d, kTiocsetd = 0x5423;
 constexpr std::uint64_t kPrSetMm = 35, kPrSchedCore = 62, kPrSetMemoryMerge = 67, kPrFirstRefused = 78;
+constexpr std::uint64_t kPrSetThpDisable = 41;
 constexpr std::uint64_t kPrSetVma = 0x5356'4d41, kPrSetPtracer = 0x5961'6d61;
 constexpr std::uint64_t kFileTypeMask = 0xf000, kFifo = 0x1000, kRegular = 0x8000, kSocketFile = 0xc000;
 constexpr std::uint64_t kSetUid = 04000, kSetGid = 02000;
@@ -50,8 +55,10 @@ constexpr std::uint64_t kMapSharedAnonymous = 0x21, kMapHuge = 0x4'0000, kMemfdH
 constexpr std::uint64_t kReadEvents = 0x31;  // IN_ACCESS, IN_CLOSE_NOWRITE, IN_OPEN
 constexpr std::uint64_t kNewListener = 8;
 constexpr std::uint64_t kMadvMergeable = 12;
+constexpr std::uint64_t kMpolWithoutNodes = 5;  // MPOL_PREFERRED and MPOL_LOCAL; MPOL_DEFAULT is 0
 constexpr std::uint64_t kFSetPipeSize = 1031, kFNotify = 1026, kFOfdSetLock = 37, kFOfdSetLockWait = 38;
-constexpr std::uint64_t kCloneFiles = 0x400, kCloneThread = 0x1'0000;
+constexpr std::uint64_t kCloseRangeUnshare = 2;
+constexpr std::uint64_t kCloneVm = 0x100, kCloneFiles = 0x400, kCloneVfork = 0x4000, kCloneThread = 0x1'0000;
 
 ArgTest is(unsigned index, std::uint64_t value) {
   return {static_cast<std::uint8_t>(index), Compare::eq, Width::low32, value, ~std::uint64_t{0}};
@@ -83,9 +90,16 @@ class RuleWriter {
       case clone_flags:
         // Whoever shares its descriptors is a thread: locks of a process that has ended, held by another one, are in
         // no table.
-        allow({masked(0, kNamespaceFlags | kCloneFiles, 0)});
-        allow({masked(0, kNamespaceFlags | kCloneThread, kCloneThread)});
+        // Whoever waits for the exec of its child shares its memory with it: the watchdog counts that memory once.
+        refuse({masked(0, kCloneVfork | kCloneVm, kCloneVfork)});
+        refuse({masked(0, kCloneVfork | kCloneThread, kCloneVfork | kCloneThread)});  // a thread is no child
+        // And a thread shares them: one table of a process is counted.
+        allow({masked(0, kNamespaceFlags | kCloneFiles | kCloneThread, 0)});
+        allow({masked(0, kNamespaceFlags | kCloneFiles | kCloneThread, kCloneFiles | kCloneThread)});
         return refuse();
+      case close_range_flags:
+        refuse({masked(2, kCloseRangeUnshare, kCloseRangeUnshare)});
+        return allow();
       case socket_kind:
         return write_socket();
       case socketpair_kind:
@@ -95,6 +109,8 @@ class RuleWriter {
         // TCP_ULP makes the kernel load modules (tls, espintcp) on behalf of the guest; kTLS is only ever an
         // optimisation.
         refuse({is(1, kSolTcp), is(2, kTcpUlp)});
+        // Compiled, they count against a limit of the whole host's, without which nobody gets a seccomp filter.
+        for (const auto option : kSocketPrograms) refuse({is(1, kSolSocket), is(2, option)});
         return allow();
       case ioctl_request:
         for (const auto request : {kTiocsti, kTioclinux, kTioccons, kTiocsetd}) refuse({is(1, request)});
@@ -146,6 +162,14 @@ class RuleWriter {
         return accounted_without(1, kMemfdHuge);
       case segment_flags:
         return accounted_without(2, kSegmentHuge);
+      case page_policy:
+        // Without nodes "default", "preferred" and "local" mean what pages have without the call: OpenBLAS asks for
+        // that, and nothing need be kept for it.
+        add(Action::fail(0), {masked(2, ~kMpolWithoutNodes, 0), {3, Compare::eq, Width::full, 0}});
+        return refuse();
+      case attribute_size:
+        allow({below(3, kMostOfAttribute + 1)});
+        return add(refusal(E2BIG));
       case file_command:
         // The kernel's table of locks does not say whose the locks of open files are, and nobody charges for them.
         for (const auto command : {kFOfdSetLock, kFOfdSetLockWait}) add(refusal(EINVAL), {is(1, command)});
@@ -158,6 +182,8 @@ class RuleWriter {
         return refuse();
       case memory_accounted:
         return options_.memory_is_accounted ? allow() : refuse();
+      case semaphores_charged:
+        return options_.semaphores_are_charged ? allow() : refuse();
       case zygote_setns:
         if (options_.zygote)
           for (const std::uint64_t kind : kNamespaceKinds) allow({is(1, kind)});
@@ -201,6 +227,8 @@ class RuleWriter {
   // from PR_FUTEX_HASH (6.16, takes kernel memory by the slot) on get the answer of an older kernel.
   void write_prctl() {
     for (const auto option : {kPrSetMm, kPrSchedCore, kPrSetMemoryMerge}) refuse({is(0, option)});
+    // Of a huge page that is given back but for a few bytes, /proc shows these bytes; the kernel keeps all of it.
+    if (!options_.memory_is_accounted) refuse({is(0, kPrSetThpDisable)});
     allow({below(0, kPrFirstRefused)});
     for (const auto option : {kPrSetVma, kPrSetPtracer}) allow({is(0, option)});
     add(Action::fail(EINVAL));
@@ -274,7 +302,8 @@ int refusal_errno(Arch arch, const seccomp_data& call) {
 
 bool is_refused_as_unaccounted(Arch arch, const seccomp_data& call) {
   return decide_alone(arch, call, {}).kind == ActionKind::fail &&
-         decide_alone(arch, call, {.memory_is_accounted = true}).kind == ActionKind::allow;
+         decide_alone(arch, call, {.memory_is_accounted = true, .semaphores_are_charged = true}).kind ==
+             ActionKind::allow;
 }
 
 std::string_view refused_launch_call(const FilterSpec& spec) {

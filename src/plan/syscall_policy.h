@@ -18,33 +18,37 @@ namespace pctx {
 
 enum class Condition : std::uint8_t {
   always,
-  absent,             // answers ENOSYS
-  clone_flags,        // no flag that makes a namespace, nor descriptors shared with what is no thread
-  socket_kind,        // unix, TCP, UDP
-  socketpair_kind,    // unix
-  socket_option,      // not TCP_ULP
-  ioctl_request,      // not the requests that reach out of a terminal
-  prctl_option,       // known and harmless options
-  personality_value,  // plain Linux, with and without UNAME26 and SHORT_INODE
-  open_mode,          // no set-id bits on a new file; flags are argument 1
-  openat_mode,        // the same; flags are argument 2
-  chmod_mode,         // no set-id bits; mode is argument 1
-  chmodat_mode,       // the same; mode is argument 2
-  own_limits,         // limits of the caller itself; that on core dumps stays
-  set_limit,          // all but that on core dumps
-  mknod_mode,         // regular files, FIFOs, sockets; mode is argument 1
-  mknodat_mode,       // the same; mode is argument 2
-  seccomp_flags,      // not NEW_LISTENER
-  madvise_advice,     // not MADV_MERGEABLE
-  mapping_flags,      // not huge pages; not shared anonymous memory, unless accounted; see shared_allowance()
-  memfd_flags,        // only if memory is accounted, and not of huge pages
-  segment_flags,      // the same
-  file_command,       // not F_NOTIFY; no lock of an open file; not F_SETPIPE_SZ, unless memory is accounted
-  watch_events,       // none that somebody who only reads causes
-  memory_accounted,   // only if memory is accounted
-  zygote_setns,       // only for a Zygote: one kind of namespace at a time, by a descriptor that it was given
-  not_zygote,         // only if it is none: with a pidfd it could enter the box of a Worker that is at work
-  cpus_free,          // only if affinity does not bind the CPU limit
+  absent,              // answers ENOSYS
+  clone_flags,         // no flag that makes a namespace; threads share descriptors, and nobody else does
+  close_range_flags,   // not CLOSE_RANGE_UNSHARE
+  attribute_size,      // no large ones; the size is argument 3
+  page_policy,         // the default policy, which is answered as done; no other
+  socket_kind,         // unix, TCP, UDP
+  socketpair_kind,     // unix
+  socket_option,       // not TCP_ULP, no program
+  ioctl_request,       // not the requests that reach out of a terminal
+  prctl_option,        // known and harmless options
+  personality_value,   // plain Linux, with and without UNAME26 and SHORT_INODE
+  open_mode,           // no set-id bits on a new file; flags are argument 1
+  openat_mode,         // the same; flags are argument 2
+  chmod_mode,          // no set-id bits; mode is argument 1
+  chmodat_mode,        // the same; mode is argument 2
+  own_limits,          // limits of the caller itself; that on core dumps stays
+  set_limit,           // all but that on core dumps
+  mknod_mode,          // regular files, FIFOs, sockets; mode is argument 1
+  mknodat_mode,        // the same; mode is argument 2
+  seccomp_flags,       // not NEW_LISTENER
+  madvise_advice,      // not MADV_MERGEABLE
+  mapping_flags,       // not huge pages; not shared anonymous memory, unless accounted; see shared_allowance()
+  memfd_flags,         // only if memory is accounted, and not of huge pages
+  segment_flags,       // the same
+  file_command,        // not F_NOTIFY; no lock of an open file; not F_SETPIPE_SZ, unless memory is accounted
+  watch_events,        // none that somebody who only reads causes
+  memory_accounted,    // only if memory is accounted
+  semaphores_charged,  // only if the cgroup pays for them
+  zygote_setns,        // only for a Zygote: one kind of namespace at a time, by a descriptor that it was given
+  not_zygote,          // only if it is none: with a pidfd it could enter the box of a Worker that is at work
+  cpus_free,           // only if affinity does not bind the CPU limit
 };
 
 struct PolicyEntry {
@@ -60,9 +64,10 @@ enum class Refusal : std::uint8_t {
 
 // The defaults are the strict answers: a caller that forgets one loses a convenience, not a limit.
 struct FilterOptions {
-  bool memory_is_accounted = false;  // a cgroup charges all memory; else whatever outlives its mappings is refused
-  bool pins_cpus = true;             // the CPU limit is an affinity mask, which the guest could widen
-  bool zygote = false;               // forks into boxes of others; see the conditions
+  bool memory_is_accounted = false;     // a cgroup charges all memory; else whatever outlives its mappings is refused
+  bool pins_cpus = true;                // the CPU limit is an affinity mask, which the guest could widen
+  bool zygote = false;                  // forks into boxes of others; see the conditions
+  bool semaphores_are_charged = false;  // to that cgroup, as Linux does from 5.15 on
   Refusal refusal = Refusal::error;
 };
 

@@ -20,6 +20,7 @@ SUITES = {
     "limits": [
         "tests/integration/test_usage.py",
         "tests/security/test_memory.py",
+        "tests/security/test_kernel_memory.py",
         "tests/security/test_exhaustion.py",
         "tests/security/test_worker_limits.py",
         "tests/security/test_leftovers.py",

@@ -96,6 +96,27 @@ def test_peak_memory_is_what_the_guest_held(box, machine):
     assert 150 * MIB <= ended.usage("peak_memory_bytes") <= 250 * MIB, ended
 
 
+SEMAPHORES = """
+import ctypes
+libc = ctypes.CDLL(None, use_errno=True)
+held = 0
+while held < 75 and libc.semget(0, 32000, 0o600) >= 0:  # of 64 bytes each
+    held += 1
+print("held", held, "sets", ctypes.get_errno(), flush=True)
+"""
+
+
+@pytest.mark.lent
+def test_semaphores_count_or_are_refused(box, machine):
+    if machine.kernel < (5, 15):  # charged to nobody: 150 MB of them in a box of 64
+        assert box("--memory", "64M", "--", PYTHON, "-c", SEMAPHORES).stdout.strip() == "held 0 sets 1"
+    else:
+        control = box("--memory", "400M", "--", PYTHON, "-c", SEMAPHORES)
+        assert control.stdout.strip() == "held 75 sets 0", control
+        ended = box("--memory", "64M", "--", PYTHON, "-c", SEMAPHORES)
+        assert (ended.status, ended.outcome) == (137, "out_of_memory"), ended
+
+
 # --- processes -------------------------------------------------------------------------------------------------------
 
 FORK_TWENTY = """
