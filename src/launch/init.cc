@@ -96,8 +96,10 @@ void drain(int signals) {
 // ourselves, and our own usage is the box's; exit code 0 says that it is. Should we not be allowed to, or should it
 // take too long, the kernel's way is still there.
 [[noreturn]] void end_everybody(int signals) {
-  long killed = call(kKill, -1, SIGKILL);
+  long killed = 0;
   for (int idle = 0; idle < 5000 && (killed == 0 || killed == kNoProcess);) {
+    // Again and again: until the guest's process has taken on its ids the kernel refuses, and answers as if it had not.
+    killed = call(kKill, -1, SIGKILL);
     int status = 0;
     long pid;
     while ((pid = next_dead(status)) > 0) idle = 0;
@@ -127,9 +129,17 @@ void reap(int signals) {
   }
 }
 
+// What a terminal's keys send is for the whole group, as at any terminal: a shell waits for the command that it runs.
+// The group is there when the guest leads its session, which it cannot leave.
+long send(int signal) {
+  const bool from_a_key = signal == SIGINT || signal == SIGQUIT;
+  const long sent = from_a_key ? call(kKill, -kGuest, signal) : kNoProcess;
+  return sent == kNoProcess ? call(kKill, kGuest, signal) : sent;
+}
+
 // Until the guest's process has taken on its ids, which are ours too, the kernel refuses; it does so within moments.
 void forward(int signal) {
-  for (int attempt = 0; attempt < 5000 && call(kKill, kGuest, signal) == -1 /* EPERM */; ++attempt) {
+  for (int attempt = 0; attempt < 5000 && send(signal) == -1 /* EPERM */; ++attempt) {
     const long millisecond[2] = {0, 1'000'000};
     call(kPpoll, 0, 0, reinterpret_cast<long>(millisecond), 0);
   }

@@ -4,6 +4,7 @@ import hashlib
 import os
 import signal
 import subprocess
+import time
 
 import pytest
 
@@ -120,6 +121,33 @@ def test_guest_that_does_not_handle_a_signal_ends_by_it(sandbox_bin):
     process.terminate()
     process.communicate(timeout=20)
     assert process.returncode == 143
+
+
+@pytest.mark.parametrize("name", ["SIGINT", "SIGQUIT"])
+def test_a_key_of_the_terminal_ends_a_script_and_the_command_it_waits_for(sandbox_bin, name):
+    """As without a box, where the terminal signals the whole group: the first one is enough."""
+    number = getattr(signal, name)
+    script = ["sh", "-c", "echo up; sleep 60; echo b"]
+    for command, status in ([sandbox_bin, "run", "-q", "--", *script], 128 + number), (script, -number):
+        process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True, start_new_session=True)
+        assert process.stdout.readline() == "up\n"
+        time.sleep(0.2)  # the shell has started its command
+        if command is script:
+            os.killpg(process.pid, number)  # the control
+        else:
+            process.send_signal(number)
+        out, _ = process.communicate(timeout=20)
+        assert (process.returncode, out) == (status, "")
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGUSR1])
+def test_other_signals_are_the_guests_alone(sandbox_bin, number):
+    code = "trap 'wait; exit 4' TERM USR1; sh -c 'echo up; sleep 1; echo alive' & wait"
+    process = subprocess.Popen([sandbox_bin, "run", "-q", "--", "sh", "-c", code], stdout=subprocess.PIPE, text=True)
+    assert process.stdout.readline() == "up\n"
+    process.send_signal(number)
+    out, _ = process.communicate(timeout=20)
+    assert (process.returncode, out) == (4, "alive\n")
 
 
 def test_output_that_cannot_be_written_has_a_next_step(sandbox_bin):
