@@ -19,9 +19,10 @@ import threading
 from pathlib import Path
 
 CLONE_NEWUSER = 0x10000000
-# By machine: AUDIT_ARCH, clone, unshare. clone3 is 435 everywhere.
-MACHINES = {"x86_64": (0xC000003E, 56, 272), "aarch64": (0xC00000B7, 220, 97)}
+# By machine: AUDIT_ARCH, clone, unshare, sethostname. clone3 is 435 everywhere.
+MACHINES = {"x86_64": (0xC000003E, 56, 272, 170), "aarch64": (0xC00000B7, 220, 97, 161)}
 CLONE3 = 435
+NO_HOST_NAME = "--no-host-name"
 STAND_IN = """#!/usr/bin/python3 -I
 import json, os, socket, sys
 with socket.socket(socket.AF_UNIX) as sock:
@@ -35,7 +36,7 @@ sys.exit(int.from_bytes(answer, "little") if len(answer) == 4 else 125)
 
 
 def _filter():
-    audit, clone, unshare = MACHINES[os.uname().machine]
+    audit, clone, unshare, _ = MACHINES[os.uname().machine]
     load, equal, any_bit, answer = 0x20, 0x15, 0x45, 0x06
     refuse, allow, unknown = 0x50000 | errno.EPERM, 0x7FFF0000, 0x50000 | errno.ENOSYS
     program = [
@@ -54,10 +55,24 @@ def _filter():
     return b"".join(struct.pack("HBBI", *line) for line in program), len(program)
 
 
-def refuse_user_namespaces():
+def _no_host_name():
+    audit, _, _, name = MACHINES[os.uname().machine]
+    load, equal, answer = 0x20, 0x15, 0x06
+    program = [
+        (load, 0, 0, 4),
+        (equal, 0, 3, audit),
+        (load, 0, 0, 0),
+        (equal, 0, 1, name),
+        (answer, 0, 0, 0x50000 | errno.EPERM),
+        (answer, 0, 0, 0x7FFF0000),
+    ]
+    return b"".join(struct.pack("HBBI", *line) for line in program), len(program)
+
+
+def install(program):
     """From here on, for this process and all that it starts."""
     libc = ctypes.CDLL(None, use_errno=True)
-    lines, count = _filter()
+    lines, count = program
     buffer = ctypes.create_string_buffer(lines, len(lines))
     program = ctypes.create_string_buffer(struct.pack("HxxxxxxP", count, ctypes.addressof(buffer)), 16)
     if libc.prctl(38, 1, 0, 0, 0) != 0 or libc.prctl(22, 2, program, 0, 0) != 0:
@@ -67,6 +82,11 @@ def refuse_user_namespaces():
 def refused(*command):
     """The command, on such a host."""
     return [sys.executable, str(Path(__file__).resolve()), *map(str, command)]
+
+
+def without_host_name(*command):
+    """The command, under a filter as Podman's default one: it lets a uts namespace be made, and refuses it a name."""
+    return refused(NO_HOST_NAME, *command)
 
 
 class Outside:
@@ -126,6 +146,13 @@ class Outside:
                 connection.shutdown(socket.SHUT_RDWR)
 
 
+def without_namespaces(kind, *command):
+    """The command, where no namespace of a kind (`uts`, `cgroup`) can be made: a user namespace bounds them."""
+    switch = f'echo 0 > /proc/sys/user/max_{kind}_namespaces && exec "$@"'
+    return ["unshare", "-U", "-r", "sh", "-c", switch, "sh", *map(str, command)]
+
+
 if __name__ == "__main__":
-    refuse_user_namespaces()
-    os.execvp(sys.argv[1], sys.argv[1:])
+    install(_no_host_name() if sys.argv[1] == NO_HOST_NAME else _filter())
+    command = sys.argv[2:] if sys.argv[1] == NO_HOST_NAME else sys.argv[1:]
+    os.execvp(command[0], command)

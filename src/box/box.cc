@@ -129,6 +129,7 @@ class Supervisor {
   bool interrupted_ = false;
   int forwarded_ = 0;
   std::optional<Error> failure_;
+  std::array<LayerState, kLayers.size()> layers_ = plan_.layers;
   Verdict verdict_;
   rusage usage_{};
 };
@@ -202,6 +203,9 @@ void Supervisor::on_status() {
   switch (frame.kind) {
     case Message::failure:
       if (!failure_) failure_ = describe_failure(frame, plan_, command_);
+      break;
+    case Message::lacking:
+      note_lack(frame, layers_);
       break;
     case Message::ended:
       ended_ = true;
@@ -443,7 +447,7 @@ Result<Ending> Supervisor::finish() {
   verdict_.killed_calls = killed_calls(plan_);
   ending.outcome = judge(verdict_, plan_.policy.limits);
   Receipt& receipt = ending.receipt;
-  receipt.layers = plan_.layers;
+  receipt.layers = layers_;
   receipt.limits = plan_.bindings;
   receipt.truncated = budget_.exceeded;
   receipt.denials = denials_.book();

@@ -37,6 +37,20 @@ void send_socket_probe(const ChildPlan& plan) noexcept {
   ::close(diag);
 }
 
+void do_without(const ChildPlan& plan, Step step, bool optional) noexcept {
+  const int code = errno;
+  if (!optional || !send_frame(plan.status, {Message::lacking, step, 0, 0, code})) {
+    errno = code;
+    fail(plan, step);
+  }
+}
+
+// Podman's default filter allows the namespace and refuses the name.
+void name_host(const ChildPlan& plan) noexcept {
+  if (plan.new_uts && ::sethostname(plan.hostname, plan.hostname_size) != 0)
+    do_without(plan, Step::hostname, plan.uts_optional);
+}
+
 namespace {
 
 constexpr int kStatus = 3;
@@ -55,14 +69,21 @@ void take_no_precedence(const ChildPlan& plan) noexcept {
 }
 
 // A network namespace takes the kernel longer than all mounts together: it is made while the parent still plans.
-void make_namespaces(const ChildPlan& plan) noexcept {
-  if (plan.late_namespaces != 0 && ::unshare(plan.late_namespaces) != 0) fail(plan, Step::namespaces);
+// The result is 0, or why there is no uts namespace: the only one of these that a box can be without.
+int make_namespaces(const ChildPlan& plan) noexcept {
+  int without_uts = 0;
+  if (plan.late_namespaces != 0 && ::unshare(plan.late_namespaces) != 0) {
+    without_uts = errno;
+    const bool tried = (plan.late_namespaces & CLONE_NEWUTS) != 0;
+    if (!tried || ::unshare(plan.late_namespaces & ~CLONE_NEWUTS) != 0) fail(plan, Step::namespaces);
+  }
   int none[kMaxFrameFds];
   if (plan.guest_channel >= 0) (void)receive(plan.guest_channel, Message::planned, none);
+  return without_uts;
 }
 
 void furnish_namespaces(const ChildPlan& plan) noexcept {
-  if (plan.new_uts && ::sethostname(plan.hostname, plan.hostname_size) != 0) fail(plan, Step::hostname);
+  name_host(plan);
   if (plan.network != nullptr)
     make_network(plan);
   else if (plan.new_network)
@@ -71,8 +92,8 @@ void furnish_namespaces(const ChildPlan& plan) noexcept {
   take_no_precedence(plan);  // v1: a real-time process may not enter
   // After joining, so that the box's own cgroup is the root of what it sees.
   if (plan.joins_cgroups) join_cgroups(plan, plan.guest_channel);
-  if (plan.cgroup_namespace && ::unshare(CLONE_NEWCGROUP) != 0 && !plan.cgroup_namespace_optional)
-    fail(plan, Step::cgroup_namespace);
+  if (plan.cgroup_namespace && ::unshare(CLONE_NEWCGROUP) != 0)
+    do_without(plan, Step::cgroup_namespace, plan.cgroup_namespace_optional);
 }
 
 // init follows us into them.
@@ -208,11 +229,17 @@ void apply_filter(const ChildPlan& plan) noexcept {
 }  // namespace
 
 void run_guest(const ChildPlan& given, int sync, int host_proc) noexcept {
-  make_namespaces(given);
+  const int without_uts = make_namespaces(given);
   ChildPlan plan = given;  // descriptors move, and pid 1 reads the same memory
+  if (without_uts != 0) {
+    errno = without_uts;
+    do_without(plan, Step::uts, plan.uts_optional);
+    plan.new_uts = false;
+    plan.late_namespaces &= ~CLONE_NEWUTS;
+  }
   const int profile = choose_profiles(plan, host_proc);
   furnish_namespaces(plan);
-  if (plan.late_namespaces != 0) hand_over_namespaces(plan, sync, host_proc);
+  if (given.late_namespaces != 0) hand_over_namespaces(plan, sync, host_proc);
   char byte;
   if (::read(sync, &byte, 1) != 1) ::_exit(127);  // pid 1 has said why
   become_guest_ids(plan);

@@ -21,6 +21,7 @@ namespace pctx {
 enum class Step : std::uint8_t {
   handshake,
   namespaces,
+  uts,
   clone_bind,
   verify_device,
   ids,
@@ -78,6 +79,7 @@ enum class Message : std::uint32_t {
   binder,       // maker: + the socket of what lends folders
   mounted,      // binder: index = tag, value = errno
   reaped,       // maker: index = tag of a box that is gone, value = milliseconds of CPU time, pad = 1 if they are all
+  lacking,      // the box goes on without what `step` makes, value = errno
 };
 // init.cc includes nothing of the engine and has these numbers of its own.
 static_assert(static_cast<int>(Message::ended) == 2 && static_cast<int>(Message::signal) == 3 &&
@@ -136,7 +138,7 @@ struct ChildPlan {
   const char* const* settings;  // path, value, …, nullptr
   bool new_network;
   const ChildNetwork* network;  // nullptr: nothing but loopback
-  bool new_uts, cgroup_namespace, cgroup_namespace_optional;
+  bool new_uts, uts_optional, cgroup_namespace, cgroup_namespace_optional;
   uid_t uid;
   bool drop_groups, set_ids;
   const char* hostname;
@@ -181,6 +183,9 @@ inline constexpr std::size_t kMaxFrameFds = 8;
 bool send_frame(int socket, const StatusFrame& frame, const int* fds = nullptr, std::size_t count = 0) noexcept;
 // One frame with at most kMaxFrameFds descriptors; returns what recvmsg does.
 std::ptrdiff_t receive_frame(int socket, StatusFrame& frame, int* fds, std::size_t& count, int flags) noexcept;
+// For a step that a box can do without: says so and returns, unless it is not to.
+void do_without(const ChildPlan& plan, Step step, bool optional) noexcept;
+void name_host(const ChildPlan& plan) noexcept;
 std::size_t receive(int channel, Message expected, int* fds) noexcept;
 void await_plan(const ChildPlan& plan) noexcept;
 void await_go(const ChildPlan& plan) noexcept;

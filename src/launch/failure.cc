@@ -54,7 +54,35 @@ Error exec_failure(int code, const Command& command) {
   return error;
 }
 
+// `step` made none of what the policy asks for: a layer by name, or a host name of its own.
+Error lacks(Step step, int code, const Plan& plan) {
+  const bool uts = step != Step::cgroup_namespace;
+  const char* const layer = uts ? "uts" : "cgroup-namespace";
+  const char* const what = step == Step::hostname ? "this host refuses to set the box's host name"
+                           : uts                  ? "this host refuses a uts namespace"
+                                                  : "this host refuses a cgroup namespace";
+  const bool named = uts && !plan.policy.require.test(index(Layer::uts));
+  const std::string asked = named
+                                ? fmt::format("{} {}", plan.policy.names.of("identity.hostname"), plan.policy.hostname)
+                                : fmt::format("--require {}", layer);
+  Error error = explain_privilege_failure(fmt::format("{}: {}", asked, what), code);
+  if (code == ENOSPC)
+    error.hint = fmt::format("the host's limit of these is reached: raise /proc/sys/user/max_{}_namespaces",
+                             uts ? "uts" : "cgroup");
+  error.hint += named ? "; or leave it out" : fmt::format("; or leave --require {} out", layer);
+  return error;
+}
+
 }  // namespace
+
+void note_lack(const StatusFrame& frame, std::array<LayerState, kLayers.size()>& layers) {
+  const auto off = [&](Layer layer, const char* what) {
+    layers[index(layer)] = {false, os_error(what, frame.value).what};
+  };
+  if (frame.step == Step::uts) off(Layer::uts, "this host refuses it");
+  if (frame.step == Step::hostname) off(Layer::uts, "new, but its host name cannot be set: it is the host's");
+  if (frame.step == Step::cgroup_namespace) off(Layer::cgroup_namespace, "this host refuses it");
+}
 
 namespace {
 
@@ -98,8 +126,6 @@ Error describe(const StatusFrame& frame, const Plan& plan, const Command& comman
       return os_error("cannot change to the box's root", code);
     case Step::cgroup:
       return os_error("the box cannot enter its cgroup", code);
-    case Step::cgroup_namespace:
-      return os_error("cannot make a cgroup namespace", code);
     case Step::rlimit:
       return os_error(fmt::format("cannot set the limit '{}'", limit(plan, at)), code);
     case Step::apparmor:
@@ -114,8 +140,10 @@ Error describe(const StatusFrame& frame, const Plan& plan, const Command& comman
       return os_error("cannot install the system call filter", code);
     case Step::handshake:
       return os_error("the box's first messages failed", code);
+    case Step::uts:
     case Step::hostname:
-      return os_error("cannot set the box's host name", code);
+    case Step::cgroup_namespace:
+      return lacks(frame.step, code, plan);
     case Step::loopback:
       return os_error("cannot bring up the box's loopback", code);
     case Step::network:

@@ -124,6 +124,9 @@ Result<Lent> fill(const Plan& plan, const Command& command, SharedMemory& memory
   child.new_network = (plan.namespaces & CLONE_NEWNET) != 0;
   if (plan.network) child.network = build_network(*plan.network, memory);
   child.new_uts = (plan.namespaces & CLONE_NEWUTS) != 0;
+  // A name that was asked for is not left out in silence.
+  child.uts_optional = plan.policy.allow_degraded.test(index(Layer::uts)) ||
+                       (!plan.policy.require.test(index(Layer::uts)) && plan.policy.hostname == Policy{}.hostname);
   child.cgroup_namespace = plan.cgroup_namespace;
   child.cgroup_namespace_optional = !plan.policy.require.test(index(Layer::cgroup_namespace));
   child.uid = plan.ids.inside;

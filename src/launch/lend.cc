@@ -53,7 +53,10 @@ Result<Plan> compile_here(Policy& policy, CompileInputs inputs, const CgroupHost
   }
   inputs.no_listener = listener_is_taken();
   const HostFeatures host = probe_host(cgroups);
-  if (policy.allow_degraded.any()) inputs.missing = probe_missing(policy.allow_degraded, host);
+  LayerSet asked = policy.allow_degraded;
+  // A box tells what it had to be without; of Workers, which are made alike, it is known before.
+  if (inputs.pool) asked.set(index(Layer::uts)).set(index(Layer::cgroup_namespace));
+  if (asked.any()) inputs.missing = probe_missing(asked, host);
   return compile(policy, host, inputs);
 }
 

@@ -114,7 +114,7 @@ struct Order {
   const int root = ::open("/", O_PATH | O_DIRECTORY | O_CLOEXEC);
   if (root < 0) fail(plan, Step::root);
   const int whole_proc = order.zygote ? ::open("/proc", O_PATH | O_DIRECTORY | O_CLOEXEC) : -1;
-  if (plan.new_uts && ::sethostname(plan.hostname, plan.hostname_size) != 0) fail(plan, Step::hostname);
+  name_host(plan);
   // A Zygote has no business with the network of its Workers.
   if (plan.network != nullptr && !order.zygote)
     make_network(plan);
@@ -122,7 +122,7 @@ struct Order {
     loopback_up(plan);
   for (std::size_t i = 0; i < order.task_count; ++i)
     if (::write(order.tasks[i], "0", 1) != 1) fail(plan, Step::cgroup, i);
-  if (::unshare(CLONE_NEWCGROUP) != 0) fail(plan, Step::cgroup_namespace);
+  if (plan.cgroup_namespace && ::unshare(CLONE_NEWCGROUP) != 0) fail(plan, Step::cgroup_namespace);
   make_scratch(plan, root);
   int proc = -1;
   for (std::size_t i = 0; i < plan.op_count; ++i) {

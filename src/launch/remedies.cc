@@ -217,6 +217,35 @@ void add_namespaces(std::vector<Remedy>& list, const HostFacts& facts) {
   }
 }
 
+// Namespaces that a box can be without.
+void add_optional_namespaces(std::vector<Remedy>& list, const HostFacts& facts) {
+  if (!namespaces_work(facts)) return;
+  for (const Layer layer : {Layer::uts, Layer::cgroup_namespace}) {
+    const ProbedLayer& probed = facts.layer(layer);
+    if (probed.works) continue;
+    const std::string kind = layer == Layer::uts ? "uts" : "cgroup";
+    Remedy remedy{std::string{info(layer).name}, false, Doer::caller, "", {}};
+    if (probed.code == ENOSPC) {
+      remedy.why = fmt::format(
+          "the limit of {0} namespaces is reached, ours or that of a namespace around us: raise "
+          "user.max_{0}_namespaces",
+          kind);
+    } else if (facts.container != Container::none && probed.code == EPERM) {
+      ContainerNeeds needs;
+      needs.seccomp = true;
+      remedy.doer = Doer::container;
+      remedy.why = fmt::format("the system call filter of this {} container refuses {}", name(facts.container),
+                               layer == Layer::uts ? "a host name: boxes have the container's" : "it");
+      remedy.steps = container_lines(facts, needs);
+    } else {
+      remedy.why =
+          os_error(fmt::format("the kernel refuses it, or a filter around us: {}", info(layer).means), probed.code)
+              .what;
+    }
+    list.push_back(std::move(remedy));
+  }
+}
+
 void add_filters(std::vector<Remedy>& list, const HostFacts& facts) {
   if (!facts.works(Layer::seccomp))
     list.push_back(
@@ -425,6 +454,7 @@ std::vector<Remedy> remedies(const HostFacts& facts) {
                                 kOldestMajor, kOldestMinor),
                     {}});
   add_namespaces(list, facts);
+  add_optional_namespaces(list, facts);
   add_filters(list, facts);
   add_ids(list, facts);
   add_cgroups(list, facts);

@@ -379,5 +379,23 @@ TEST(Remedies, a_refusal_of_selinux_is_called_by_its_name) {
   EXPECT_FALSE(has(remedies(facts)[0].why, "SELinux")) << "what is permissive refuses nothing";
 }
 
+TEST(Remedies, a_box_without_a_host_name_of_its_own_is_not_blocked) {
+  HostFacts facts = everything();
+  facts.container = Container::podman;
+  refuse(facts, {Layer::uts}, EPERM);
+  const auto list = remedies(facts);
+  ASSERT_FALSE(list.empty());
+  EXPECT_EQ(list[0].about, "uts");
+  EXPECT_FALSE(list[0].blocks);
+  ASSERT_EQ(list[0].steps.size(), 1U);
+  EXPECT_EQ(list[0].steps[0].command, "podman run --security-opt seccomp=unconfined IMAGE");
+
+  facts.container = Container::none;
+  refuse(facts, {Layer::uts, Layer::cgroup_namespace}, ENOSPC);
+  const auto limits = remedies(facts);
+  ASSERT_EQ(limits.size(), 2U);
+  EXPECT_NE(limits[1].why.find("user.max_cgroup_namespaces"), std::string::npos);
+}
+
 }  // namespace
 }  // namespace pctx

@@ -49,6 +49,8 @@ inline constexpr Millis kEndPatience{1000};
 
 // Words for a failure that the child reported.
 Error describe_failure(const StatusFrame& frame, const Plan& plan, const Command& command);
+// Message::lacking, in the layers that the Receipt names.
+void note_lack(const StatusFrame& frame, std::array<LayerState, kLayers.size()>& layers);
 
 // Whose files are shown as whose. It is handed to the kernel as a user namespace, which a process must hold until we
 // have its descriptor; to end that process takes a while, and comes when this is let go. Serves every folder of one

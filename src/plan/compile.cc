@@ -81,7 +81,9 @@ void plan_namespaces(Plan& plan, const CompileInputs& inputs) {
       continue;
     }
     if (inputs.missing.test(index(entry.layer))) {
-      plan.layer(entry.layer) = {false, "this host refuses it; accepted by --allow-degraded"};
+      const bool accepted = plan.policy.allow_degraded.test(index(entry.layer));
+      plan.layer(entry.layer) = {
+          false, accepted ? "this host refuses it; accepted by --allow-degraded" : "this host refuses it"};
       plan.notices.push_back(fmt::format("WARNING: the box has no {} namespace of its own", info(entry.layer).name));
       continue;
     }
@@ -89,7 +91,7 @@ void plan_namespaces(Plan& plan, const CompileInputs& inputs) {
     plan.layer(entry.layer) = {true, "new"};
   }
   plan.cgroup_namespace = !inputs.missing.test(index(Layer::cgroup_namespace));
-  plan.layer(Layer::cgroup_namespace) = {plan.cgroup_namespace, plan.cgroup_namespace ? "new" : "refused by this host"};
+  plan.layer(Layer::cgroup_namespace) = {plan.cgroup_namespace, plan.cgroup_namespace ? "new" : "this host refuses it"};
   plan.layer(Layer::proc) = inputs.missing.test(index(Layer::proc))
                                 ? LayerState{false, "this host refuses a new /proc; the box has none"}
                                 : LayerState{true, "own, read-only, masked"};
@@ -155,6 +157,11 @@ Result<void> check_layers(const Plan& plan) {
     const bool asked = plan.policy.require.test(index(entry.layer));
     const bool degraded = plan.policy.allow_degraded.test(index(entry.layer));
     const bool meant = entry.layer == Layer::network && plan.policy.network == Network::host;
+    // A name that was asked for is not left out in silence.
+    if (entry.layer == Layer::uts && !asked && !degraded && plan.policy.hostname != Policy{}.hostname)
+      return unavailable(fmt::format("{} {}: the box has no uts namespace: {}",
+                                     plan.policy.names.of("identity.hostname"), plan.policy.hostname, state.detail),
+                         "leave it out; 'pctx-sandbox doctor' says what this host lacks for it");
     if (asked)
       return unavailable(fmt::format("--require {}: {}", entry.name, state.detail),
                          state.hint.empty() ? "'pctx-sandbox doctor' says what this host lacks for it" : state.hint);

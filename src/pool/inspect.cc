@@ -2,6 +2,7 @@
 
 #include <dirent.h>
 #include <fcntl.h>
+#include <sched.h>
 #include <sys/stat.h>
 #include <sys/syscall.h>
 #include <unistd.h>
@@ -205,12 +206,15 @@ Result<void> inspect_worker(pid_t worker, pid_t init, pid_t zygote, const std::v
   return nothing_in_common(worker, zygote);
 }
 
-Result<std::vector<Fd>> open_namespaces(pid_t init, bool host_network) {
+Result<std::vector<Fd>> open_namespaces(pid_t init, const Plan& plan) {
   std::vector<Fd> opened;
   // The user namespace first: it brings the right to enter the others.
   for (const std::string_view kind : {"user", "pid", "net", "ipc", "uts", "cgroup", "mnt"}) {
-    if (kind == "net" && host_network) continue;
-    opened.emplace_back(::open(fmt::format("/proc/{}/ns/{}", init, kind).c_str(), O_RDONLY | O_CLOEXEC));
+    if (kind == "net" && plan.policy.network == Network::host) continue;
+    const bool none =
+        (kind == "uts" && (plan.namespaces & CLONE_NEWUTS) == 0) || (kind == "cgroup" && !plan.cgroup_namespace);
+    const std::string path = none ? "/dev/null" : fmt::format("/proc/{}/ns/{}", init, kind);
+    opened.emplace_back(::open(path.c_str(), O_RDONLY | O_CLOEXEC));
     if (!opened.back()) return os_error(fmt::format("cannot open the {} namespace of a Worker's box", kind));
   }
   return opened;

@@ -11,6 +11,7 @@
 
 #include "base/fd.h"
 #include "base/result.h"
+#include "plan/plan.h"
 
 namespace pctx {
 
@@ -33,8 +34,9 @@ Result<void> inspect_worker(pid_t worker, pid_t init, pid_t zygote, const std::v
                             const std::string& workdir);
 
 // Its box's namespaces in the order in which they can be entered: what the Zygote forks into. On the host's network the
-// Zygote is there already, and nobody in a box has the right to enter it.
-Result<std::vector<Fd>> open_namespaces(pid_t init, bool host_network);
+// Zygote is there already, and nobody in a box has the right to enter it. /dev/null stands for one that the host
+// refuses.
+Result<std::vector<Fd>> open_namespaces(pid_t init, const Plan& plan);
 
 // Between two forks. Whatever a Zygote keeps of the Worker that it forked last (a descriptor of its box, a process that
 // holds one, a folder to start from) would let it in there during the call: it has no descriptor but copies of ours in

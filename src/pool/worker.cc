@@ -135,7 +135,7 @@ void Worker::on_cut(Fd pidfd, int error) {
 Result<std::vector<int>> Worker::fork_order() {
   zygote_ = around_.zygote();
   expect_soon();
-  namespaces_ = PCTX_TRY(open_namespaces(init_, plan_.policy.network == Network::host));
+  namespaces_ = PCTX_TRY(open_namespaces(init_, plan_));
   std::vector<int> fds{their_null_.get(), their_socket_.get(), their_out_.get(), their_err_.get()};
   for (const Fd& fd : namespaces_) fds.push_back(fd.get());
   for (const Fd& fd : tasks_) fds.push_back(fd.get());
