@@ -232,6 +232,12 @@ def ended(end: Mapping[str, Any], name: str, settings: Settings) -> SandboxError
             f"hint: raise it, as in @sandbox(pids={settings.pids * 2})",
             "pids",
         )
+    if limit == "disk":
+        return SandboxExecutionError(
+            f"{name}() was {_text(outcome.get('message') or 'ended by SIGXFSZ', 1000)}\n"
+            f"hint: raise it, as in @sandbox(disk_mb={settings.disk_mb * 2}), or write smaller files",
+            "SIGXFSZ",
+        )
     if kind == "signaled" and type(outcome.get("signal")) is int:
         number = outcome["signal"]
         known = number in signal.valid_signals()

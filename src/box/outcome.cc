@@ -26,6 +26,10 @@ int Outcome::exit_status() const {
   return 125;
 }
 
+bool Outcome::is_to_be_told() const {
+  return !limit.empty() || (kind != OutcomeKind::exited && kind != OutcomeKind::signaled);
+}
+
 const char* name(OutcomeKind kind) {
   switch (kind) {
     case OutcomeKind::exited:
@@ -53,7 +57,9 @@ Outcome judge(const Verdict& verdict, const Limits& limits) {
   const bool killed = WIFSIGNALED(status) && WTERMSIG(status) == SIGKILL;
   if (verdict.locks_over && killed)
     return stopped(OutcomeKind::out_of_memory, "",  // no option moves it
-                   fmt::format("out of memory: more than {} file locks, which --memory cannot count", kMostLocks));
+                   fmt::format("out of memory: more than {} file locks, which --memory cannot count; release some "
+                               "before taking more",
+                               kMostLocks));
   if (verdict.memory_over && (killed || !WIFEXITED(status)))
     return stopped(OutcomeKind::out_of_memory, "memory",
                    fmt::format("out of memory: limit {} (--memory)", format_size(limits.memory)));
@@ -73,6 +79,12 @@ Outcome judge(const Verdict& verdict, const Limits& limits) {
   if (WIFSIGNALED(status)) {
     const int signal = WTERMSIG(status);
     const char* text = ::sigabbrev_np(signal);
+    // As with SIGSYS, nobody says who sent it. Every box has the limit (RLIMIT_FSIZE); its caller's own may be lower.
+    if (signal == SIGXFSZ)
+      return {OutcomeKind::signaled, 0, signal, "disk",
+              fmt::format("ended by SIGXFSZ: from the kernel, which lets no file grow beyond {} (--disk), or from the "
+                          "guest itself",
+                          format_size(limits.disk))};
     if (signal == SIGSYS && !verdict.killed_calls.empty())
       return {
           OutcomeKind::denied, 0, signal, "",

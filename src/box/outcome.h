@@ -19,6 +19,8 @@ struct Outcome {
 
   // What `pctx-sandbox run` exits with: as a shell, and 124 for time as timeout(1) does.
   int exit_status() const;
+  // Whether a person needs the sentence: the status does not tell why it ended.
+  bool is_to_be_told() const;
 };
 
 const char* name(OutcomeKind kind);

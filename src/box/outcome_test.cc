@@ -29,7 +29,10 @@ TEST(Outcome, file_locks_are_memory_and_named) {
   const Outcome outcome = judge({.wait_status = SIGKILL, .locks_over = true}, {});
   EXPECT_EQ(outcome.kind, OutcomeKind::out_of_memory);
   EXPECT_EQ(outcome.limit, "");
-  EXPECT_EQ(outcome.sentence, "out of memory: more than 10000 file locks, which --memory cannot count");
+  EXPECT_EQ(outcome.sentence,
+            "out of memory: more than 10000 file locks, which --memory cannot count; release some before taking more");
+  EXPECT_TRUE(outcome.is_to_be_told());
+  EXPECT_FALSE(judge({.wait_status = SIGKILL}, {}).is_to_be_told()) << "its own doing";
   EXPECT_EQ(judge({.wait_status = exited(0), .locks_over = true}, {}).kind, OutcomeKind::exited);
 }
 
@@ -64,6 +67,18 @@ TEST(Outcome, too_much_output_is_its_own_ending) {
   const Outcome outcome = judge({.wait_status = SIGKILL, .output_over = true}, {});
   EXPECT_EQ(outcome.kind, OutcomeKind::output_limit);
   EXPECT_EQ(outcome.exit_status(), 128 + SIGXFSZ);
+}
+
+TEST(Outcome, a_file_that_grew_too_large_names_the_limit_and_claims_no_more_than_is_known) {
+  const Outcome outcome = judge({.wait_status = SIGXFSZ}, {.disk = 8_MiB});
+  EXPECT_EQ(outcome.kind, OutcomeKind::signaled);
+  EXPECT_EQ(outcome.limit, "disk");
+  EXPECT_EQ(outcome.exit_status(), 128 + SIGXFSZ);
+  EXPECT_EQ(
+      outcome.sentence,
+      "ended by SIGXFSZ: from the kernel, which lets no file grow beyond 8 MiB (--disk), or from the guest itself");
+  EXPECT_EQ(judge({.wait_status = SIGXFSZ, .output_over = true}, {}).limit, "output");
+  EXPECT_EQ(judge({.wait_status = SIGSEGV}, {}).limit, "");
 }
 
 TEST(Outcome, a_kill_by_the_filter_is_a_denial_that_claims_no_more_than_is_known) {

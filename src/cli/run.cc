@@ -74,8 +74,7 @@ Result<int> run(const RunArguments& arguments, int report) {
   }
   // Whoever reads the report and wants no words of ours has everything there; stderr is then the guest's alone.
   const bool only_report = report >= 0 && arguments.quiet;
-  if (!only_report && (!ending.outcome.limit.empty() || ending.outcome.kind == OutcomeKind::denied))
-    say(ending.outcome.sentence);
+  if (!only_report && ending.outcome.is_to_be_told()) say(ending.outcome.sentence);
   if (ending.outcome.kind == OutcomeKind::exited && ending.outcome.exit_code != 0 && !arguments.quiet)
     if (const auto lacking = own_path_of(arguments.command, prepared.plan)) say(lacking->sentence());
   if (ending.receipt.network && !ending.receipt.attempts_recorded && !arguments.quiet)

@@ -32,8 +32,7 @@ Result<int> shell(RunArguments arguments) {
     print_error("pctx-sandbox: Python in a box; what you leave in /mnt goes with it. Ctrl-D ends it.\n");
   }
   const Ending ending = PCTX_TRY(run_box(prepared.plan, prepared.command, {.last = true}));
-  if (!ending.outcome.limit.empty() || ending.outcome.kind == OutcomeKind::denied)
-    print_error("pctx-sandbox: {}\n", ending.outcome.sentence);
+  if (ending.outcome.is_to_be_told()) print_error("pctx-sandbox: {}\n", ending.outcome.sentence);
   return ending.outcome.exit_status();
 }
 

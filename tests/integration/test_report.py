@@ -130,6 +130,35 @@ def test_output_limit_on_the_command_line(pctx):
     assert done.stderr == "pctx-sandbox: too much output: limit 1 KiB (--output)\n"
 
 
+def test_file_that_grows_too_large_is_told_from_too_much_output(pctx):
+    done = pctx("run", "-q", "--disk", "8M", "--", "dd", "if=/dev/zero", "of=/tmp/big", "bs=1M", "count=9")
+    assert (done.returncode, done.stdout) == (153, "")
+    assert done.stderr == (
+        "pctx-sandbox: ended by SIGXFSZ: from the kernel, which lets no file grow beyond 8 MiB (--disk), "
+        "or from the guest itself\n"
+    )
+
+
+LOCKS = """
+import fcntl, tempfile, time
+kept = [tempfile.TemporaryFile() for _ in range(50)]
+for file in kept:
+    for at in range(300, 0, -1): fcntl.lockf(file, fcntl.LOCK_EX, 1, 2 * at)
+time.sleep(20)
+"""
+
+
+def test_too_many_file_locks_on_the_command_line(pctx):
+    done = pctx("run", "-q", "--", "python3", "-c", LOCKS)
+    assert (done.returncode, done.stdout) == (137, "")
+    assert done.stderr == (
+        "pctx-sandbox: out of memory: more than 10000 file locks, which --memory cannot count; "
+        "release some before taking more\n"
+    )
+    own = pctx("run", "-q", "--", "sh", "-c", "kill -9 $$")
+    assert (own.returncode, own.stderr) == (137, "")
+
+
 def test_denials_are_explained(report):
     ended = report("--", "python3", "-c", "import os\ntry: os.chroot('/tmp')\nexcept OSError as error: print(error)")
     assert "Operation not permitted" in ended["stdout"]

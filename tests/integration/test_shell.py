@@ -97,6 +97,21 @@ def test_a_line_is_edited(shell):
     ask(shell(), "print('hellx\x7fo', 1 + 1)", "hello 2")
 
 
+def test_a_session_that_is_ended_for_its_file_locks_says_so(shell):
+    run = shell()
+    ask(
+        run,
+        "import fcntl, tempfile, time; kept = [tempfile.TemporaryFile() for _ in range(50)]; print('op' + 'en')",
+        "open",
+    )
+    ask(
+        run,
+        "for n in range(15000): fcntl.lockf(kept[n % 50], fcntl.LOCK_EX, 1, 30000 - n)\n\ntime.sleep(60)",
+        "more than 10000 file locks",
+    )
+    assert run.finish()[0] == 137
+
+
 def test_a_virtualenv_is_the_prompts_own(shell, virtualenv):
     run = shell("--venv", virtualenv)
     ask(run, "import sys; print('in', sys.prefix != sys.base_prefix)", "in True")

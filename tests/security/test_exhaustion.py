@@ -86,9 +86,14 @@ def test_sparse_file_is_bounded_by_the_disk_limit(inside, tmp_path):
 
 
 def test_file_size_signal_ends_a_guest_that_goes_on(inside, tmp_path):
-    ended = inside(["dd", "if=/dev/zero", "of=/mnt/big", "bs=1M", "count=32"], "--disk", "8M", "--mnt", tmp_path)
-    assert ended.kind in ("signaled", "exited") and ended.status != 0
+    for place in ("/tmp", "/mnt", "/own"):
+        dd = ["dd", "if=/dev/zero", f"of={place}/big", "bs=1M", "count=32"]
+        ended = inside(dd, "--disk", "8M", "--mnt", tmp_path, "--tmpfs", "/own:64M")
+        assert (ended.kind, ended.limit, ended.status) == ("signaled", "disk", 153), place
+        assert "8 MiB (--disk)" in ended.outcome["message"], place
     assert (tmp_path / "big").stat().st_size <= 8 << 20
+    fits = inside(["dd", "if=/dev/zero", "of=/mnt/fits", "bs=1M", "count=7"], "--disk", "8M", "--mnt", tmp_path)
+    assert (fits.kind, fits.limit, fits.status) == ("exited", None, 0)
 
 
 def test_open_files_are_limited(inside):

@@ -97,7 +97,7 @@ def test_guest_cannot_fill_the_kernel_with(attack, kind, lists_sockets):
 def test_guest_cannot_fill_the_kernel_with_file_locks(attack, attacker, outside):
     ended = attack("locks", "posix", *MANY_LOCKS)
     assert (ended.kind, ended.limit, ended.status) == ("out_of_memory", None, 137)
-    assert ended.outcome["message"] == "out of memory: more than 10000 file locks, which --memory cannot count"
+    assert ended.outcome["message"].startswith("out of memory: more than 10000 file locks, which --memory cannot count")
     assert ended.stdout == ""
     assert attack("locks", "posix", "10", "300", "1").stdout == "held 3000\n"
     assert outside([attacker("locks"), "posix", *MANY_LOCKS, "0"]).stdout == "held 30000\n"

@@ -147,6 +147,23 @@ def many_files(count):
     return count
 
 
+def one_large_file(megabytes):
+    import os
+    import signal
+
+    signal.signal(signal.SIGXFSZ, signal.SIG_DFL)  # Python ignores it and raises OSError instead
+    with open("/tmp/large", "wb") as file:
+        os.truncate(file.fileno(), megabytes << 20)
+    return megabytes
+
+
+def test_a_file_that_grows_too_large():
+    with pytest.raises(SandboxExecutionError, match=r"SIGXFSZ(?s:.*)8 MiB(?s:.*)disk_mb=16") as caught:
+        sandbox(disk_mb=8)(one_large_file)(9)
+    assert caught.value.error_type == "SIGXFSZ"
+    assert sandbox(disk_mb=8)(one_large_file)(7) == 7
+
+
 def test_inodes():
     with pytest.raises(SandboxExecutionError, match="inodes=100"):
         sandbox(inodes=100)(many_files)(300)
