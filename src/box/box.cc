@@ -111,7 +111,7 @@ class Supervisor {
   Fd memory_event_, master_;
   TreeMeter meter_;
   Lookout lookout_;
-  Fd diag_, excess_;
+  Fd diag_, locks_, excess_;
   RawTerminal raw_;
   Stream in_, out_, err_;
   DenialLog denials_;
@@ -226,13 +226,14 @@ void Supervisor::on_status() {
       denials_.listen(std::move(fds[0]), plan_);
       break;
     case Message::probes:
-      meter_.watch_tree(std::move(fds[0]), std::move(fds[1]));
+      meter_.watch_tree(std::move(fds[0]), std::move(fds[2]));
+      locks_ = std::move(fds[1]);
+      break;
+    case Message::store:
+      meter_.watch_store(std::move(fds[0]));
       break;
     case Message::sockets:
-      if (plan_.watchdog.memory)
-        meter_.watch_sockets(std::move(fds[0]), (plan_.namespaces & CLONE_NEWNET) != 0);
-      else if ((plan_.namespaces & CLONE_NEWNET) != 0)  // on the host's network the sockets are everybody's
-        diag_ = std::move(fds[0]);
+      diag_ = std::move(fds[0]);
       break;
     case Message::network:
       on_network(frame, fds);
@@ -292,8 +293,7 @@ void Supervisor::on_signal() {
 }
 
 void Supervisor::watch_kernel_memory() {
-  auto watched = lookout_.watch(
-      {meter_.proc(), diag_.get(), plan_.policy.limits.memory, plan_.cgroup.version == CgroupVersion::v2});
+  auto watched = lookout_.watch(plan_, {meter_.proc(), locks_.get(), diag_.get()});
   if (watched) {
     excess_ = *std::move(watched);
   } else {
@@ -304,7 +304,9 @@ void Supervisor::watch_kernel_memory() {
 }
 
 void Supervisor::on_excess() {
-  if (!read_excess(excess_.get(), verdict_)) return watch_kernel_memory();  // somebody has killed it
+  const Heard heard = hear(excess_.get(), meter_, verdict_);
+  if (heard == Heard::nothing_more) return watch_kernel_memory();  // somebody has killed it
+  if (heard == Heard::figures) return;
   excess_.reset();
   end_box();
 }
@@ -319,6 +321,8 @@ void Supervisor::check_limits() {
     next_check_ = now + kWatchInterval;
     meter_.count_shared(denials_.book().shared());
     over |= over_limits(plan_, meter_, cgroup_, verdict_);
+    if (meter_.doubtful() && excess_) ask_to_look(excess_.get());
+    if (meter_.doubtful() && first_look_ != Clock::time_point::max()) first_look_ = now;
   }
   if (meter_ && !ended_ && now >= first_look_) {
     first_look_ = Clock::time_point::max();

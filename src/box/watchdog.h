@@ -1,7 +1,6 @@
 // Measures a box from outside by its own /proc and sockets: for limits that no cgroup binds.
 #pragma once
 
-#include <chrono>
 #include <cstdint>
 #include <map>
 #include <optional>
@@ -12,7 +11,7 @@
 #include "base/units.h"
 #include "box/cgroup.h"
 #include "box/outcome.h"
-#include "box/socket_memory.h"
+#include "box/proc_tree.h"
 #include "plan/plan.h"
 
 namespace pctx {
@@ -24,24 +23,37 @@ struct TreeUsage {
   Millis cpu{0};
 };
 
+// A look by the Lookout.
+struct Look {
+  std::uint64_t in_kernel = 0;  // memory that belongs to no process
+  std::uint64_t parked = 0;     // shared memory whether its pages are mapped or not
+  bool exact = false;           // whether the next is known: what the processes have together, each page once
+  Resident resident;
+};
+
 class TreeMeter {
  public:
-  // The box's /proc and a directory of its tmpfs.
+  // The box's /proc and a directory of its scratch space.
   void watch_tree(Fd proc, Fd scratch) {
     proc_ = std::move(proc);
-    scratch_ = std::move(scratch);
+    watch_store(std::move(scratch));
   }
-  // A NETLINK_SOCK_DIAG socket of its network namespace.
-  void watch_sockets(Fd diag, bool own_network) { sockets_ = SocketMeter{std::move(diag), own_network}; }
-
+  // A file system of its own that is in memory.
+  void watch_store(Fd directory) { stores_.push_back(std::move(directory)); }
+  // What the Lookout has seen.
+  void note(const Look& look);
   // Shared anonymous memory that the box may have by now, mapped or not.
   void count_shared(std::uint64_t granted) { shared_ = granted; }
 
   explicit operator bool() const { return static_cast<bool>(proc_); }
   int proc() const { return proc_.get(); }
-  // `limit` is where counting shared pages twice starts to matter: above it the exact, dearer figure is taken. Also for
-  // a new highest, but then not so often that it costs.
+  // From the outline that /proc gives of each process, which takes the same time however much they have. Memory that
+  // several share is several times in it: above the limit it is the Lookout that tells, unless one has too much alone.
   TreeUsage measure(std::uint64_t memory_limit);
+  // Whether only an exact look can tell if the last measure() was above its limit.
+  bool doubtful() const { return doubtful_; }
+  // What a process has by now it shares with somebody outside the box, and no measure() alone can tell how much.
+  void inherit() { inherited_ = largest_; }
   std::uint64_t last_memory() const { return last_memory_; }
   std::size_t processes() const;  // beside init, at this moment
   // Nothing before the first look.
@@ -51,15 +63,22 @@ class TreeMeter {
 
  private:
   std::uint64_t stored() const;
+  std::uint64_t total(const Resident& processes, std::uint64_t stored, std::uint64_t granted) const;
+  void judge(std::uint64_t memory_limit, std::uint64_t stored, std::uint64_t sure, TreeUsage& usage);
 
-  Fd proc_, scratch_;
-  SocketMeter sockets_;
-  unsigned looks_ = 0;
+  Fd proc_;
+  std::vector<Fd> stores_;
   std::uint64_t last_memory_ = 0;
   std::optional<TreeUsage> highest_;
-  std::chrono::steady_clock::time_point next_exact_{};
   std::uint64_t shared_ = 0;
-  std::uint64_t parked_ = 0, in_kernel_ = 0;           // as of the last closer look
+  std::uint64_t parked_ = 0, in_kernel_ = 0;  // as of the Lookout's last look
+  std::optional<Resident> exact_;             // of a look that nobody has judged yet
+  std::uint64_t judged_ = 0;
+  // Since then. What was in a process may be in a file by now: it must not count for both.
+  std::uint64_t least_stored_ = UINT64_MAX, least_shared_ = UINT64_MAX;
+  std::uint64_t largest_ = 0, inherited_ = 0;
+  bool doubtful_ = false;
+  int blind_ = 0;
   std::map<std::string, std::uint64_t> living_ticks_;  // by pid and start time
   std::uint64_t dead_ticks_ = 0;
 };

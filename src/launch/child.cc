@@ -84,9 +84,11 @@ void join_namespaces(const ChildPlan& plan, int sync) noexcept {
 }  // namespace
 
 void send_probes(const ChildPlan& plan, int root, int proc) noexcept {
-  const int fds[2] = {proc, ::openat(root, "tmp", O_PATH | O_DIRECTORY | O_CLOEXEC)};
-  if (!send_frame(plan.status, {Message::probes, Step::handshake, 0, 0, 0}, fds, 2)) fail(plan, Step::handshake, 1);
+  const int fds[3] = {proc, ::openat(proc, "locks", O_RDONLY | O_CLOEXEC),
+                      ::openat(root, "tmp", O_PATH | O_DIRECTORY | O_CLOEXEC)};
+  if (!send_frame(plan.status, {Message::probes, Step::handshake, 0, 0, 0}, fds, 3)) fail(plan, Step::handshake, 1);
   ::close(fds[1]);
+  ::close(fds[2]);
 }
 
 void become_init(const ChildPlan& plan, int init, int sync) noexcept {

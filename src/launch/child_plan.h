@@ -63,7 +63,8 @@ enum class Message : std::uint32_t {
   go,           // parent: the ids are mapped
   cgroups,      // parent: + descriptors of the v1 `tasks` files
   listener,     // + seccomp listener
-  probes,       // + /proc of the box, + a directory of its scratch space
+  probes,       // + /proc of the box, + its list of file locks, + a directory of its scratch space
+  store,        // + a file system in memory beside that
   sockets,      // + a socket that lists the box's sockets
   terminal,     // + pty master
   network,      // + what the relay serves, see child_network.h
@@ -190,7 +191,7 @@ std::size_t receive(int channel, Message expected, int* fds) noexcept;
 void await_plan(const ChildPlan& plan) noexcept;
 void await_go(const ChildPlan& plan) noexcept;
 void loopback_up(const ChildPlan& plan) noexcept;
-// For limits that no cgroup binds, the supervisor looks in from outside.
+// For limits that no cgroup binds, the supervisor looks in from outside. Before the masks: one hides the locks.
 void send_probes(const ChildPlan& plan, int root, int proc) noexcept;
 void send_socket_probe(const ChildPlan& plan) noexcept;
 void become_guest_ids(const ChildPlan& plan) noexcept;

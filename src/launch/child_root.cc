@@ -165,6 +165,7 @@ void apply(const ChildPlan& plan, ChildOp& op, int root, int& proc, std::size_t 
     case RootOpKind::tmpfs: {
       const int tree = new_filesystem("tmpfs", op.options, op.attributes);
       ok = tree >= 0 && abi::move_mount(tree, root, op.target) == 0;
+      if (ok && plan.send_probes) ok = send_frame(plan.status, {Message::store, Step::handshake, 0, 0, 0}, &tree, 1);
       ::close(tree);
       break;
     }

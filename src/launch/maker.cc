@@ -100,7 +100,7 @@ struct Order {
   plan.late_namespaces = 0;
   plan.network = nullptr;
   plan.new_network = plan.new_uts = plan.cgroup_namespace = plan.set_ids = plan.spread = false;
-  plan.send_probes = plan.joins_cgroups = false;
+  plan.joins_cgroups = false;
   plan.guest_channel = -1;
   plan.launch_profile = nullptr;  // we have it from the first process of the pool's template
   run_guest(plan, sync[1], whole_proc);
@@ -109,6 +109,7 @@ struct Order {
 [[noreturn]] void run_cut(ChildPlan plan, const Order& order, int gate) noexcept {
   char byte;
   plan.status = order.status;
+  plan.send_probes = plan.send_probes && !order.zygote;
   // Closed when our ids are mapped.
   if (::read(gate, &byte, 1) != 0) ::_exit(127);
   const int root = ::open("/", O_PATH | O_DIRECTORY | O_CLOEXEC);
@@ -133,11 +134,11 @@ struct Order {
       proc = make_proc(plan, op, root, i, order.zygote ? 0 : order.first_pid, !order.zygote);
     }
   }
-  apply_masks(plan, root);
-  if (plan.send_probes && !order.zygote) {
+  if (plan.send_probes) {
     send_socket_probe(plan);
     send_probes(plan, root, proc);
   }
+  apply_masks(plan, root);
   ::close(proc);
   if (order.zygote) become_zygote(plan, order, whole_proc);
   become_init(plan, kInitImage, order.std_fds[0]);

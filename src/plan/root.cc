@@ -32,12 +32,13 @@ constexpr std::array<Device, 6> kDevices{
     {{"null", 1, 3}, {"zero", 1, 5}, {"full", 1, 7}, {"random", 1, 8}, {"urandom", 1, 9}, {"tty", 5, 0}}};
 
 // What an ordinary uid could still read there and has no business with: keys, addresses, interrupts (keystroke timing),
-// hardware, boot parameters; and what would matter if the uid were root's. The rest of /proc is read-only.
+// hardware, boot parameters, locks (those of open files are everybody's); and what would matter if the uid were root's.
+// The rest of /proc is read-only.
 struct Mask {
   const char* name;
   bool directory;
 };
-constexpr std::array<Mask, 14> kProcMasks{{{"acpi", true},
+constexpr std::array<Mask, 15> kProcMasks{{{"acpi", true},
                                            {"asound", true},
                                            {"scsi", true},
                                            {"cmdline", false},
@@ -48,6 +49,7 @@ constexpr std::array<Mask, 14> kProcMasks{{{"acpi", true},
                                            {"keys", false},
                                            {"kmsg", false},
                                            {"latency_stats", false},
+                                           {"locks", false},
                                            {"sched_debug", false},
                                            {"sysrq-trigger", false},
                                            {"timer_list", false}}};

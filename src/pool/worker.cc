@@ -199,7 +199,10 @@ void Worker::admit(std::optional<pid_t> moved) {
       return fail(std::move(limited).error());
   loop_.cancel(patience_);
   for (Fd* fd : {&their_null_, &their_socket_, &their_out_, &their_err_}) fd->reset();
-  if (plan_.watchdog.memory && meter_) (void)meter_.measure(plan_.policy.limits.memory);  // for memory()
+  if (plan_.watchdog.memory && meter_) {
+    (void)meter_.measure(plan_.policy.limits.memory);  // for memory()
+    meter_.inherit();
+  }
   become(State::waiting);
 }
 
@@ -256,14 +259,15 @@ void Worker::start_call(std::optional<Millis> timeout) {
 }
 
 void Worker::watch_kernel_memory() {
-  auto watched = around_.lookout.watch(
-      {meter_.proc(), diag_.get(), plan_.policy.limits.memory, plan_.cgroup.version == CgroupVersion::v2});
+  loop_.cancel(look_);
+  auto watched = around_.lookout.watch(plan_, {meter_.proc(), locks_.get(), diag_.get()});
   if (!watched) return fail(std::move(watched).error());
   excess_ = *std::move(watched);
   loop_.watch(excess_.get(), EPOLLIN, [this](std::uint32_t) {
-    const bool told = read_excess(excess_.get(), verdict_);
+    const Heard heard = hear(excess_.get(), meter_, verdict_);
+    if (heard == Heard::figures) return;
     stop_looking();
-    told ? kill() : watch_kernel_memory();  // somebody has killed it
+    heard == Heard::excess ? kill() : watch_kernel_memory();  // somebody has killed it
   });
 }
 
@@ -276,6 +280,11 @@ void Worker::stop_looking() {
 void Worker::check_limits() {
   meter_.count_shared(denials_.shared());
   if (over_limits(plan_, meter_, cgroup_, verdict_)) return kill();
+  if (meter_.doubtful() && state_ == State::running) {
+    if (!excess_) watch_kernel_memory();
+    if (!excess_) return;  // it has failed
+    ask_to_look(excess_.get());
+  }
   watch_ = loop_.after(kWatchInterval, [this] { check_limits(); });
 }
 
@@ -321,15 +330,16 @@ void Worker::on_status() {
     case Message::failure:
       return fail(describe_failure(frame, plan_, {}));
     case Message::probes:
-      meter_.watch_tree(std::move(fds[0]), std::move(fds[1]));
+      meter_.watch_tree(std::move(fds[0]), std::move(fds[2]));
+      locks_ = std::move(fds[1]);
+      break;
+    case Message::store:
+      meter_.watch_store(std::move(fds[0]));
       break;
     case Message::network:
       return on_network(frame, fds);
     case Message::sockets:
-      if (plan_.watchdog.memory)
-        meter_.watch_sockets(std::move(fds[0]), plan_.policy.network != Network::host);
-      else if (plan_.policy.network != Network::host)  // there the sockets are everybody's
-        diag_ = std::move(fds[0]);
+      diag_ = std::move(fds[0]);
       break;
     default:
       break;

@@ -5,11 +5,14 @@
 #include <fcntl.h>
 #include <netinet/in.h>
 #include <pthread.h>
+#include <sched.h>
+#include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/ipc.h>
 #include <sys/mman.h>
+#include <sys/prctl.h>
 #include <sys/shm.h>
 #include <sys/socket.h>
 #include <sys/syscall.h>
@@ -144,12 +147,21 @@ static void fill_udp(size_t size) {
 }
 
 // Mappings of their own, page for page: one of two may be read. 128 bytes is less than the kernel has for each.
-static void park_mappings(size_t size) {
+// A list of mappings of it is longer than whoever reads it may expect.
+static int long_name(void) {
+  char name[256] = "/tmp/";
+  memset(name + 5, 'n', 200);
+  int fd = open(name, O_RDWR | O_CREAT, 0600);
+  if (fd < 0) refuse("open");
+  return fd;
+}
+
+static void park_mappings(size_t size, int file) {
   size_t left = size / 128;
   while (left > 0) {
     const size_t here = left < 60000 ? left : 60000;
     left -= here;
-    char* at = mmap(0, here * 4096, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    char* at = mmap(0, here * 4096, PROT_NONE, MAP_PRIVATE | MAP_NORESERVE | (file < 0 ? MAP_ANONYMOUS : 0), file, 0);
     if (at == MAP_FAILED) refuse("mmap");
     for (size_t i = 0; i < here; i += 2)
       if (mprotect(at + i * 4096, 4096, PROT_READ) != 0) refuse("mprotect");
@@ -157,6 +169,39 @@ static void park_mappings(size_t size) {
     // A process has so many at most: a child goes on.
     go_on_in_a_child();
     munmap(at, here * 4096);
+  }
+}
+
+// Mappings that were written to, in a row of processes: in each, the kernel has 64 bytes per mapping for every one
+// before it. The pages are given back.
+static void park_ancestry(size_t size) {
+  const int row = 56;
+  const size_t count = size / 64 / (row * row / 2);
+  char* at = mmap(0, count * 8192, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+  if (at == MAP_FAILED) refuse("mmap");
+  for (size_t i = 0; i < count; ++i)
+    if (mprotect(at + i * 8192, 4096, PROT_READ | PROT_WRITE) != 0) refuse("mprotect");
+  for (int generation = 0; generation < row; ++generation) {
+    for (size_t i = 0; i < count; ++i) {
+      at[i * 8192] = 1;
+      madvise(at + i * 8192, 4096, MADV_DONTNEED);
+    }
+    if (generation + 1 < row) go_on_in_a_child();
+  }
+}
+
+// An open file of /proc keeps the page that it was read through.
+static void park_proc_files(size_t size) {
+  char byte;
+  for (size_t held = 0; held < size; held += 4096) {
+    int fd = open("/proc/self/maps", O_RDONLY);
+    if (fd >= 0) {
+      if (read(fd, &byte, 1) != 1) refuse("read");
+      continue;
+    }
+    if (errno != EMFILE) refuse("open");
+    go_on_in_a_child();
+    closefrom(3);
   }
 }
 
@@ -172,6 +217,7 @@ static void park_page_tables(int mebibytes) {
 struct Hidden {
   int mebibytes, stays;
   time_t until;
+  pid_t parent;
 };
 
 static void done_hiding(const struct Hidden* hidden) {
@@ -202,9 +248,39 @@ static void* hand_on(void* argument) {
   return 0;
 }
 
+// The same with processes that have their memory in common, beside so many others that a list of them is old when its
+// end is read.
+static int hop(void* argument) {
+  const struct Hidden* hidden = argument;
+  static char stacks[64][16384];
+  static int taken, hops, stack_number;
+  if (taken < hidden->mebibytes && ++hops % 20 == 0) take(kMebibyte, MAP_PRIVATE | MAP_ANONYMOUS, -1), ++taken;
+  if (taken == hidden->mebibytes && time(0) >= hidden->until) {
+    dprintf(1, "held %d\n", hidden->mebibytes);
+    kill(hidden->parent, SIGTERM);
+    syscall(SYS_exit, 0);
+  }
+  char* stack = stacks[++stack_number % 64] + sizeof *stacks;
+  while (clone(hop, stack, CLONE_VM | SIGCHLD, argument) < 0) {
+  }
+  syscall(SYS_exit, 0);
+  return 0;
+}
+
+static void hop_beside(int others, int mebibytes, int stays) {
+  static struct Hidden hidden;
+  hidden = (struct Hidden){mebibytes, stays, time(0) + stays, getpid()};
+  for (int i = 0; i < others; ++i)
+    if (fork() == 0) prctl(PR_SET_PDEATHSIG, SIGKILL), pause();
+  prctl(PR_SET_CHILD_SUBREAPER, 1);  // outside a box nobody else may have the time for so many
+  if (fork() == 0) hop(&hidden);
+  while (wait(0) > 0) {
+  }
+}
+
 static void hide(void* (*how)(void*), int mebibytes, int stays) {
   static struct Hidden hidden;
-  hidden = (struct Hidden){mebibytes, stays, time(0) + stays};
+  hidden = (struct Hidden){mebibytes, stays, time(0) + stays, 0};
   pthread_t first;
   if (pthread_create(&first, 0, how, &hidden) != 0) refuse("clone");
   pthread_detach(first);
@@ -263,6 +339,12 @@ int main(int argc, char** argv) {
     hide(take_in_thread, n, stays);
   else if (!strcmp(kind, "relay"))
     hide(hand_on, n, stays);
+  else if (!strcmp(kind, "hops"))
+    hop_beside(50, n, stays);
+  else if (!strcmp(kind, "ancestry"))
+    park_ancestry(size);
+  else if (!strcmp(kind, "proc-files"))
+    park_proc_files(size);
   else if (!strcmp(kind, "tcp"))
     fill_tcp(size);
   else if (!strcmp(kind, "udp"))
@@ -272,7 +354,9 @@ int main(int argc, char** argv) {
   else if (!strcmp(kind, "orphans"))
     park_connections(size, 16384, 16384);
   else if (!strcmp(kind, "mappings"))
-    park_mappings(size);
+    park_mappings(size, -1);
+  else if (!strcmp(kind, "named-mappings"))
+    park_mappings(size, long_name());
   else
     return 2;
   if (strcmp(kind, "children")) sleep(stays);

@@ -1,6 +1,10 @@
 """The memory limit binds however memory is taken: by the group in a cgroup, or by the watchdog where there is none."""
 
+import subprocess
+from pathlib import Path
+
 import pytest
+from waiting import wait_until
 
 LIMIT = ("--memory", "64M", "--disk", "256M")
 EVERYWHERE = ["private", "thread", "tmp", "shm", "home", "children"]
@@ -16,11 +20,15 @@ PARKED = {
 # No cgroup of version 1 counts what is in sockets, and version 2 not what nobody has accepted.
 IN_KERNEL = {
     "mappings": "one for every page",
+    "named-mappings": "the same of a file with a long name",
+    "ancestry": "mappings that came through a row of forks",
+    "proc-files": "what each open file of /proc was read through",
     "tcp": "data that nobody reads",
     "udp": "the same in datagrams",
     "unaccepted": "connections that wait to be accepted, whose clients are gone",
     "orphans": "data of closed sockets that cannot be delivered",
 }
+OF_PROCESSES = ("mappings", "named-mappings", "ancestry", "proc-files")
 MANY_LOCKS = ("100", "300")
 
 
@@ -58,6 +66,64 @@ def test_guest_cannot_park_memory_in(attack, kind):
     assert "held" not in ended.stdout
 
 
+def test_guest_cannot_pass_memory_on_between_processes(attack, attacker, outside):
+    """Each is gone before it can be read, and its successor is not on the list that was made before."""
+    ended = attack("hog", "hops", "300", options=("--memory", "64M", "--pids", "64"))
+    assert (ended.kind, ended.limit) == ("out_of_memory", "memory") and "held" not in ended.stdout
+    assert outside([attacker("hog"), "hops", "300", "1"]).stdout == "held 300\n"
+
+
+COMES_AND_GOES = """
+for row in 1 2 3 4; do (n=0; while [ $n -lt 500 ]; do /bin/true; (:); n=$((n+1)); done) & done
+wait; echo done
+"""
+
+
+def test_processes_that_come_and_go_fast_hide_nothing(inside):
+    assert inside(["sh", "-c", COMES_AND_GOES], "--memory", "64M", "--timeout", "100s").stdout == "done\n"
+
+
+# A forked child has all pages of its parent, until one of them writes.
+COPIES = """
+import os, time
+kept = bytearray(100 << 20)
+def touch():
+    for at in range(0, len(kept), 4096): kept[at] = 1
+touch()
+done, tell = os.pipe()
+for n in range(12):
+    if os.fork() == 0:
+        if n < {writers}: touch()
+        os.write(tell, b"x"); time.sleep(60); os._exit(0)
+for n in range(12): os.read(done, 1)
+time.sleep({stays}); print("held")
+"""
+
+
+def test_memory_that_forks_share_counts_once_until_it_is_written(inside):
+    assert inside(COPIES.format(writers=0, stays=1), "--memory", "256M").stdout == "held\n"
+    ended = inside(COPIES.format(writers=3, stays=20), "--memory", "256M")
+    assert (ended.kind, ended.limit, ended.stdout) == ("out_of_memory", "memory", "")
+
+
+NAMED = """
+import mmap, os, time
+os.chdir("/tmp")
+for level in range({levels}):
+    os.mkdir("\\n" * 250); os.chdir("\\n" * 250)
+with open("file", "wb+") as file:
+    file.truncate(4096); area = mmap.mmap(file.fileno(), 4096)
+time.sleep(2); print(max(map(len, open("/proc/self/maps"))))
+"""
+
+
+def test_no_mapping_has_a_name_beyond_reason(inside, without_cgroups):
+    """An open list of mappings keeps a buffer as long as its longest line."""
+    ended = inside(NAMED.format(levels=80), "--memory", "256M")
+    assert (ended.kind, ended.limit, ended.stdout) == ("out_of_memory", "memory", "")
+    assert int(inside(NAMED.format(levels=40), "--memory", "256M").stdout) > 40000
+
+
 SHARED = """
 import mmap, time
 for n in range({count}):
@@ -85,12 +151,13 @@ def test_shared_memory_that_no_cgroup_counts_is_counted_as_if_it_stayed(inside, 
 
 @pytest.mark.parametrize("kind", IN_KERNEL)
 def test_guest_cannot_fill_the_kernel_with(attack, kind, lists_sockets):
-    ended = attack("hog", kind, "160", options=LIMIT)
+    ended = attack("hog", kind, "160", options=(*LIMIT, "--files", "1024"))
     assert (ended.kind, ended.limit) == ("out_of_memory", "memory")
     assert "held" not in ended.stdout
     # Sockets that the kernel does not list count with what they could hold, which only a few of them may.
-    other, size = (kind, "160") if lists_sockets or kind == "mappings" else ("tcp", "4")
-    control = attack("hog", other, size, "1", options=("--memory", "900M", "--timeout", "100s"), timeout=120)
+    other, size = (kind, "160") if lists_sockets or kind in OF_PROCESSES else ("tcp", "4")
+    room = ("--memory", "2G", "--files", "1024", "--timeout", "100s")
+    control = attack("hog", other, size, "1", options=room, timeout=120)
     assert (control.kind, control.stdout) == ("exited", f"held {size}\n")
 
 
@@ -107,6 +174,78 @@ def test_guest_cannot_fill_the_kernel_with_file_locks(attack, attacker, outside)
 def test_guest_cannot_hold_file_locks_that_nobody_can_count(attack, attacker, outside, kind, refused):
     assert attack("locks", kind, *MANY_LOCKS).stdout == f"refused {refused}\n"
     assert outside([attacker("locks"), kind, *MANY_LOCKS, "0"]).stdout == "held 30000\n"
+
+
+def test_locks_of_others_count_for_no_box(inside, attacker):
+    """Locks of open files have no owner, so /proc/locks shows them in every pid namespace."""
+    with subprocess.Popen([attacker("locks"), "open", *MANY_LOCKS, "60"]) as other:
+        wait_until(lambda: len(Path("/proc/locks").read_bytes().splitlines()) >= 30000)
+        ended = inside("import time; time.sleep(0.5); print(len(open('/proc/locks').read()))")
+        other.kill()
+    assert (ended.kind, ended.stdout) == ("exited", "0\n")
+
+
+STORED = """
+import time
+for number in range(3):
+    with open(f"/store/{number}", "wb") as file: file.write(bytes(100 << 20))
+time.sleep(1); print("stored")
+"""
+
+
+def test_a_tmpfs_counts_as_memory(inside):
+    ended = inside(STORED, "--memory", "128M", "--disk", "256M", "--tmpfs", "/store:900M")
+    assert (ended.kind, ended.limit, ended.stdout) == ("out_of_memory", "memory", "")
+    assert inside(STORED, "--memory", "900M", "--disk", "256M", "--tmpfs", "/store:900M").stdout == "stored\n"
+
+
+RENAMED = """
+import ctypes, time
+ctypes.CDLL(None).prctl(15, b"{name}", 0, 0, 0)
+kept = bytearray({size} << 20)
+for at in range(0, len(kept), 4096): kept[at] = 1
+time.sleep(1); print(open("/proc/self/comm").read().strip())
+"""
+
+
+@pytest.mark.parametrize("name", ["RssAnon:", "VmRSS: 1 kB", "Threads: 0"])
+def test_a_process_cannot_be_called_small(inside, name):
+    ended = inside(RENAMED.format(name=name, size=300), "--memory", "64M")
+    assert (ended.kind, ended.limit, ended.stdout) == ("out_of_memory", "memory", "")
+    assert inside(RENAMED.format(name=name, size=30), "--memory", "64M").stdout == f"{name}\n"
+
+
+# A child that waits at a FIFO before its exec, for as long as another process lets it.
+SPAWNS = """
+import os, time
+os.mkfifo("/tmp/gate")
+heard, told = os.pipe()
+if os.fork() == 0:
+    os.read(heard, 1); time.sleep(1); open("/tmp/gate", "w").close(); os._exit(0)
+kept = bytearray({size} << 20)
+def touch():
+    for at in range(0, len(kept), 4096): kept[at] = 1
+touch()
+copied, copy = os.pipe()
+if {copies} and os.fork() == 0:
+    touch(); os.write(copy, b"x"); time.sleep(20); os._exit(0)
+if {copies}: os.read(copied, 1)
+os.write(told, b"x")
+actions = [(os.POSIX_SPAWN_OPEN, 5, "/tmp/gate", os.O_RDONLY, 0)]
+print(os.waitpid(os.posix_spawn("/bin/true", ["true"], {{}}, file_actions=actions), 0)[1])
+"""
+
+
+def test_memory_that_a_child_has_until_it_becomes_a_program_counts_once(inside):
+    """posix_spawn shares all memory with its child until the exec; /proc shows it twice."""
+    assert inside(SPAWNS.format(size=160, copies=0), "--memory", "256M").stdout == "0\n"
+    assert inside(SPAWNS.format(size=160, copies=0), "--memory", "128M").kind == "out_of_memory"
+
+
+def test_a_wait_for_an_exec_hides_no_copy(inside):
+    """A fork with memory of its own does not pass for the child that its parent waits for."""
+    assert inside(SPAWNS.format(size=160, copies=1), "--memory", "256M").kind == "out_of_memory"
+    assert inside(SPAWNS.format(size=80, copies=1), "--memory", "256M").stdout == "0\n"
 
 
 def test_one_process_out_of_memory_ends_the_whole_box(inside):
