@@ -347,7 +347,7 @@ int Supervisor::wait_budget() const {
   if (plan_.watchdog.any()) until = std::min(until, std::max(next_check_, now + Millis{1}));
   if (meter_ && !ended_) until = std::min(until, std::max(first_look_, now + Millis{1}));
   if (options_.tick) until = std::min(until, std::max(next_tick_, now + Millis{1}));
-  if (denials_.slowed(now)) until = std::min(until, now + Millis{1});
+  if (const auto answer = denials_.wakes(now)) until = std::min(until, *answer);
   const auto left = std::chrono::ceil<Millis>(until - now).count();
   return static_cast<int>(std::clamp<std::int64_t>(left, 0, 3'600'000));
 }
@@ -396,10 +396,8 @@ Result<void> Supervisor::supervise() {
     }
     if (ready(excess) && excess_) on_excess();
     // POLLHUP without POLLIN: the last process under the filter is gone.
-    if ((fds[denial].revents & POLLIN) != 0)
-      denials_.serve(Clock::now());
-    else if (ready(denial))
-      denials_.close();
+    if (ready(denial) && ((fds[denial].revents & POLLIN) == 0 || !denials_.serve(Clock::now()))) denials_.close();
+    denials_.answer_due(Clock::now());
     if (ready(relay)) {
       relay_.serve();
       if (relay_.failure() && !failure_) {

@@ -20,7 +20,7 @@
 namespace pctx {
 namespace {
 
-constexpr std::uint64_t kFreeRefusals = 512;  // after these, one per millisecond: a flood costs the guest, not us
+constexpr std::uint64_t kMostHeld = 4096;  // of one box, whatever its limit of threads
 
 // The guest may change its memory while we read: the text is for a report and decides nothing.
 std::string read_text(pid_t pid, std::uint64_t address) {
@@ -74,25 +74,47 @@ bool DenialBook::grant_shared(std::uint64_t bytes, std::uint64_t allowance) {
   return true;
 }
 
-void DenialLog::serve(std::chrono::steady_clock::time_point now) {
+bool DenialLog::serve(Clock::time_point now) {
   seccomp_notif call;
   std::memset(&call, 0, sizeof call);
-  if (::ioctl(listener_.get(), SECCOMP_IOCTL_NOTIF_RECV, &call) != 0) {
-    if (errno != EINTR && errno != ENOENT) listener_.reset();
-    return;
-  }
+  if (::ioctl(listener_.get(), SECCOMP_IOCTL_NOTIF_RECV, &call) != 0) return errno == EINTR || errno == ENOENT;
   DenialBook* book = book_of_ ? book_of_(static_cast<pid_t>(call.pid)) : &book_;
   seccomp_notif_resp response{};
   response.id = call.id;
   if (book != nullptr && granted(*plan_, call.data, *book)) {
     response.flags = SECCOMP_USER_NOTIF_FLAG_CONTINUE;
-  } else {
-    const RefusalAnswer answer = answer_refusal(*plan_, call.data);
-    response.error = -answer.code;
-    if (book != nullptr) book->add(describe(call, answer));
+    send(response);  // at once: the allowance says how many there can be
+    return true;
   }
+  const RefusalAnswer answer = answer_refusal(*plan_, call.data);
+  response.error = -answer.code;
+  if (book != nullptr) book->add(describe(call, answer));
+  const auto turn = (book != nullptr ? book->pace() : nobodys_).turn(now);
+  if (turn <= now)
+    send(response);
+  else
+    held_.emplace(turn, response);
+  if (turn - now > Pace::kStep * static_cast<int>(std::min(plan_->policy.limits.pids, kMostHeld)))
+    not_before_ = now + Pace::kStep;
+  return true;
+}
+
+void DenialLog::send(seccomp_notif_resp& response) {
   (void)::ioctl(listener_.get(), SECCOMP_IOCTL_NOTIF_SEND, &response);
-  if (++served_ > kFreeRefusals) not_before_ = now + std::chrono::milliseconds{1};
+}
+
+void DenialLog::answer_due(Clock::time_point now) {
+  while (!held_.empty() && held_.begin()->first <= now) {
+    send(held_.begin()->second);
+    held_.erase(held_.begin());
+  }
+}
+
+std::optional<DenialLog::Clock::time_point> DenialLog::wakes(Clock::time_point now) const {
+  std::optional<Clock::time_point> first;
+  if (!held_.empty()) first = held_.begin()->first;
+  if (now < not_before_) first = first ? std::min(*first, not_before_) : not_before_;
+  return first;
 }
 
 }  // namespace pctx

@@ -6,9 +6,12 @@
 
 #include <sys/types.h>
 
+#include <algorithm>
 #include <chrono>
 #include <cstdint>
 #include <functional>
+#include <map>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -25,6 +28,20 @@ struct Denial {
   std::uint64_t count = 1;
 };
 
+// When each call of a box is answered: so many at once, then one per millisecond. A flood costs the guest, not us, and
+// no other guest.
+class Pace {
+ public:
+  using Clock = std::chrono::steady_clock;
+  static constexpr std::chrono::milliseconds kStep{1};
+  static constexpr unsigned kAtOnce = 512;
+
+  Clock::time_point turn(Clock::time_point now) { return last_ = std::max(last_, now - kAtOnce * kStep) + kStep; }
+
+ private:
+  Clock::time_point last_{};
+};
+
 // What one box was refused: each kind once, and no more kinds than a report should hold. And what it was granted.
 class DenialBook {
  public:
@@ -36,15 +53,19 @@ class DenialBook {
   std::uint64_t shared() const { return shared_; }  // memory that was granted, see shared_allowance()
   const std::vector<Denial>& kinds() const { return kinds_; }
   std::uint64_t left_out() const { return left_out_; }  // refusals of kinds that came when it was full
+  Pace& pace() { return pace_; }
 
  private:
   std::vector<Denial> kinds_;
   std::uint64_t left_out_ = 0;
   std::uint64_t shared_ = 0;
+  Pace pace_;
 };
 
 class DenialLog {
  public:
+  using Clock = std::chrono::steady_clock;
+
   // The plan says what is answered; it must outlive us.
   void listen(Fd listener, const Plan& plan) {
     listener_ = std::move(listener);
@@ -53,20 +74,30 @@ class DenialLog {
   // Several boxes behind one listener: where the refusal of a process is written down; nullptr: nowhere.
   using BookOf = std::function<DenialBook*(pid_t)>;
   void share(BookOf book_of) { book_of_ = std::move(book_of); }
-  // -1 when there is nothing to wait for, or while a flood of refusals is being slowed down.
-  int poll_fd(std::chrono::steady_clock::time_point now) const { return slowed(now) ? -1 : listener_.get(); }
-  bool slowed(std::chrono::steady_clock::time_point now) const { return listener_ && now < not_before_; }
-  void serve(std::chrono::steady_clock::time_point now);
-  void close() { listener_.reset(); }
+  // -1 when there is nothing to wait for, or while a flood of calls that are broken off is being slowed down.
+  int poll_fd(Clock::time_point now) const { return now < not_before_ ? -1 : listener_.get(); }
+  bool serve(Clock::time_point now);       // the next call; false: nothing more will come
+  void answer_due(Clock::time_point now);  // those whose turn has come
+  // When there is something to do that `poll_fd` does not tell of.
+  std::optional<Clock::time_point> wakes(Clock::time_point now) const;
+  void close() {
+    listener_.reset();
+    held_.clear();
+  }
   const DenialBook& book() const { return book_; }
 
  private:
+  void send(seccomp_notif_resp& response);
+
   Fd listener_;
   const Plan* plan_ = nullptr;
-  std::uint64_t served_ = 0;
-  std::chrono::steady_clock::time_point not_before_{};
+  // Refusals that wait for their turn: no more than there are threads. Where it would be more, signals or deaths break
+  // calls off so that new ones can be made; then nobody is listened to before `not_before_`.
+  std::multimap<Clock::time_point, seccomp_notif_resp> held_;
+  Clock::time_point not_before_{};
   DenialBook book_;
   BookOf book_of_;
+  Pace nobodys_;  // for what is written down nowhere
 };
 
 }  // namespace pctx

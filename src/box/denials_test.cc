@@ -39,6 +39,28 @@ TEST(DenialBook, grants_no_more_than_the_allowance) {
   EXPECT_EQ(book.shared(), 10u);
 }
 
+TEST(Pace, lets_some_through_at_once_and_then_one_by_one) {
+  const auto start = Pace::Clock::now();
+  Pace pace;
+  for (unsigned i = 0; i < Pace::kAtOnce; ++i) ASSERT_LE(pace.turn(start), start) << i;
+  EXPECT_EQ(pace.turn(start), start + Pace::kStep);
+  EXPECT_EQ(pace.turn(start), start + 2 * Pace::kStep);
+  Pace other;
+  EXPECT_LE(other.turn(start), start) << "each box has its own";
+}
+
+TEST(Pace, forgets_a_flood) {
+  const auto start = Pace::Clock::now();
+  Pace pace;
+  for (unsigned i = 0; i < Pace::kAtOnce + 100; ++i) (void)pace.turn(start);
+  const auto later = start + 101 * Pace::kStep;
+  EXPECT_EQ(pace.turn(later), later);
+  EXPECT_EQ(pace.turn(later), later + Pace::kStep);
+  const auto much_later = later + 10 * Pace::kAtOnce * Pace::kStep;
+  for (unsigned i = 0; i < Pace::kAtOnce; ++i) ASSERT_LE(pace.turn(much_later), much_later) << i;
+  EXPECT_GT(pace.turn(much_later), much_later) << "a quiet hour saves nothing up";
+}
+
 std::string asked(std::string_view name, std::initializer_list<std::uint64_t> args) {
   seccomp_data call{};
   std::size_t i = 0;

@@ -31,7 +31,7 @@ std::optional<std::uint64_t> shared_mapping(const Plan& plan, const seccomp_data
   if (plan.profile || accounted(plan) || syscall_name(kHostArch, call.nr) != "mmap") return std::nullopt;
   if ((call.args[3] & kMapSharedAnonymous) != kMapSharedAnonymous || (call.args[3] & kMapHugeTlb) != 0)
     return std::nullopt;
-  const std::uint64_t length = call.args[1];
+  const std::uint64_t length = std::max<std::uint64_t>(call.args[1], 1);  // or none could be had without end
   if (length > UINT64_MAX - kHugePage) return std::nullopt;
   return (length + kHugePage - 1) / kHugePage * kHugePage;
 }

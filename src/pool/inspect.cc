@@ -123,7 +123,7 @@ Result<void> nothing_in_common(pid_t worker, pid_t zygote) {
   return {};
 }
 
-std::optional<std::pair<dev_t, ino_t>> inode(pid_t pid, const char* kind) {
+PidNamespace inode(pid_t pid, const char* kind) {
   struct stat status {};
   if (::stat(fmt::format("/proc/{}/ns/{}", pid, kind).c_str(), &status) != 0) return std::nullopt;
   return std::pair{status.st_dev, status.st_ino};
@@ -165,10 +165,7 @@ Result<pid_t> find_worker(pid_t maker, pid_t init, const std::set<pid_t>& known)
   return worker;
 }
 
-bool share_pid_namespace(pid_t one, pid_t other) {
-  const auto place = inode(other, "pid");
-  return place && inode(one, "pid") == place;
-}
+PidNamespace pid_namespace(pid_t pid) { return inode(pid, "pid"); }
 
 // "NSpid: host … maker's own", the innermost last.
 Result<pid_t> pid_below(pid_t pid) {

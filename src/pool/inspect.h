@@ -5,8 +5,10 @@
 #include <sys/types.h>
 
 #include <array>
+#include <optional>
 #include <set>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "base/fd.h"
@@ -22,7 +24,9 @@ Result<pid_t> pid_of(int pidfd);
 // those children that are something else. Fails if there is none, or more than one.
 Result<pid_t> find_worker(pid_t maker, pid_t init, const std::set<pid_t>& known);
 
-bool share_pid_namespace(pid_t one, pid_t other);
+// Which pid namespace a process is in; nothing if it is gone. Boxes differ in it.
+using PidNamespace = std::optional<std::pair<dev_t, ino_t>>;
+PidNamespace pid_namespace(pid_t pid);
 
 // What the maker calls the process that the host calls `pid`.
 Result<pid_t> pid_below(pid_t pid);

@@ -79,9 +79,7 @@ Result<std::unique_ptr<Pool>> Pool::start(sys::Loop& loop, Mover& mover, Lookout
 
 Pool::~Pool() {
   loop_.cancel(sweep_);
-  loop_.cancel(slowed_);
   loop_.cancel(report_);
-  loop_.forget(denial_fd_);
   loop_.cancel(patience_);
   workers_.clear();
   end_zygote();
@@ -218,22 +216,6 @@ Result<void> Pool::cut_zygote() {
   return {};
 }
 
-// A flood of refusals is answered slowly, see DenialLog.
-void Pool::watch_denials() {
-  denial_fd_ = denials_.poll_fd(Clock::now());
-  if (denial_fd_ < 0) return;
-  loop_.watch(denial_fd_, EPOLLIN, [this](std::uint32_t events) {
-    if ((events & EPOLLIN) == 0) {
-      loop_.forget(denial_fd_);
-      return denials_.close();
-    }
-    denials_.serve(Clock::now());
-    if (!denials_.slowed(Clock::now())) return;
-    loop_.forget(denial_fd_);
-    slowed_ = loop_.after(Millis{1}, [this] { watch_denials(); });
-  });
-}
-
 void Pool::end_zygote() {
   loop_.forget(zygote_.status.get());
   loop_.forget(zygote_.control.get());
@@ -282,16 +264,17 @@ void Pool::on_zygote_status() {
   const FrameRead read = read_frame(zygote_.status.get(), frame, fds);
   if (read == FrameRead::frame && frame.kind == Message::failure) return fail(describe_failure(frame, plan_, command_));
   if (read == FrameRead::frame && frame.kind == Message::listener) {
-    loop_.forget(denial_fd_);
-    denials_.listen(std::move(fds[0]), plan_);
-    denials_.share([this](pid_t pid) -> DenialBook* {
-      for (const auto& worker : workers_)
-        if (worker->holds(pid)) return &worker->denials();
-      return nullptr;  // the Zygote's own
-    });
-    return watch_denials();
+    denials_.add(std::move(fds[0]));
+    return;
   }
   if (read == FrameRead::end) loop_.forget(zygote_.status.get());  // it has become Python
+}
+
+DenialBook* Pool::book_of(pid_t pid) {
+  const PidNamespace place = pid_namespace(pid);
+  for (const auto& worker : workers_)
+    if (worker->holds(place)) return &worker->denials();
+  return nullptr;  // a Zygote's own
 }
 
 void Pool::on_zygote_end() {

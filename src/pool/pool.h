@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "pool/figures.h"
+#include "pool/listeners.h"
 #include "pool/spec.h"
 #include "pool/worker.h"
 #include "wire/packet.h"
@@ -67,6 +68,7 @@ class Pool {
   void on_zygote_status();
   void on_zygote_end();
   void on_zygote_message();
+  DenialBook* book_of(pid_t pid);  // of the Worker that a process belongs to
   Result<void> cut_zygote();
   void end_zygote();
   void fill();
@@ -74,7 +76,6 @@ class Pool {
   void fork_next();
   void on_change(Worker& worker);
   void sweep();
-  void watch_denials();
   void restart_zygote();
   void wait_for_import();
   void weigh_zygote();
@@ -91,8 +92,7 @@ class Pool {
   Maker maker_;
   FolderLender folders_{loop_};
   Zygote zygote_;
-  DenialLog denials_;  // of all Workers: they have their filter from the Zygote
-  int denial_fd_ = -1;
+  DenialListeners denials_{loop_, plan_, [this](pid_t pid) { return book_of(pid); }};
   std::deque<BoxCgroup> cgroups_;  // of Zygotes; all but the last are of such as are dying
   std::list<std::unique_ptr<Worker>> workers_;
   std::deque<std::uint16_t> to_fork_;  // boxes that stand, by tag; the first one is being forked into if `forking_`
@@ -108,7 +108,7 @@ class Pool {
   std::map<std::string, std::string> left_;  // what no Zygote imports again, and why
   std::string importing_;                    // what the Zygote is at
   bool left_all_ = false;
-  sys::Loop::TimerId sweep_ = 0, report_ = 0, patience_ = 0, slowed_ = 0, weigh_ = 0;
+  sys::Loop::TimerId sweep_ = 0, report_ = 0, patience_ = 0, weigh_ = 0;
   Clock::time_point last_used_ = Clock::now();
   PoolFigures figures_;
 };

@@ -123,6 +123,7 @@ void Worker::on_cut(Fd pidfd, int error) {
   const auto init = pid_of(pidfd_.get());
   if (!init) return fail(init.error());
   init_ = *init;
+  place_ = pid_namespace(init_);
   // End of file when init has started: only then may anything be forked into the box.
   loop_.watch(made_.get(), EPOLLIN, [this](std::uint32_t) {
     loop_.forget(made_.get());
@@ -205,8 +206,6 @@ void Worker::admit(std::optional<pid_t> moved) {
   }
   become(State::waiting);
 }
-
-bool Worker::holds(pid_t pid) const { return init_ > 0 && share_pid_namespace(pid, init_); }
 
 Worker::Lease Worker::lease() {
   lent_ = true;

@@ -84,7 +84,7 @@ class Worker {
   pid_t pid_below() const { return pid_below_; }  // as the maker sees it; 0 while there is none
   pid_t init() const { return init_; }            // as the host does
   pid_t pid() const { return pid_; }
-  bool holds(pid_t pid) const;  // the process is in this box
+  bool holds(const PidNamespace& place) const { return place && place == place_; }  // of a process: it is in this box
   DenialBook& denials() { return denials_; }
   bool discarded() const { return discarded_; }
   const Error* error() const { return error_ ? &*error_ : nullptr; }
@@ -116,6 +116,7 @@ class Worker {
   const Surroundings around_;
   std::function<void(Worker&)> changed_;
   pid_t init_ = -1, pid_ = -1, pid_below_ = 0;
+  PidNamespace place_;
   State state_ = State::cutting;
   std::chrono::steady_clock::time_point since_ = std::chrono::steady_clock::now(), started_{}, ended_at_{};
   BoxCgroup cgroup_;

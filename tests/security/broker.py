@@ -36,6 +36,12 @@ def descendants(pid):
     return found
 
 
+def depth_of(pid):
+    """How many pid namespaces it is in."""
+    lines = Path(f"/proc/{pid}/status").read_text().splitlines()
+    return len(next(line for line in lines if line.startswith("NSpid")).split()) - 1
+
+
 def own_cgroups(prefix):
     """The cgroups of boxes that a Broker with this pid made."""
     found = os.walk("/sys/fs/cgroup")  # which, unlike glob, does not mind folders that vanish
@@ -75,6 +81,28 @@ class Broker:
     def below(self, name):
         """Processes of one kind below the Broker: zygotes and workers are Python, inits are told by their parent."""
         return [pid for maker in self.makers() for pid in children_of(maker) if comm(pid).startswith(name)]
+
+    def victims(self, kind):
+        """The processes of one kind that the Broker has now."""
+        if kind == "broker":
+            return [self.pid]
+        makers = self.makers()
+        if kind == "maker":
+            return makers
+        found = []
+        for maker in makers:
+            for pid in children_of(maker):
+                try:
+                    depth = depth_of(pid)
+                except (OSError, StopIteration):
+                    continue
+                below_makers = depth - depth_of(maker)
+                python = comm(pid).startswith("python")
+                if {"zygote": python and below_makers == 0, "worker": python and below_makers == 1}.get(
+                    kind, not python and below_makers == 1
+                ):
+                    found.append(pid)
+        return found
 
     def kill(self, pid=None):
         os.kill(pid or self.pid, signal.SIGKILL)

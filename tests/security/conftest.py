@@ -13,6 +13,7 @@ import struct
 import subprocess
 import sys
 import tempfile
+import time
 from pathlib import Path
 
 import pytest
@@ -204,3 +205,26 @@ def broker(sandbox_bin, tmp_path_factory):
     shutil.rmtree(folder)
     assert in_time(lambda: not any(map(alive, left))), "the Broker left processes behind"
     assert in_time(lambda: not own_cgroups(pid)), "the Broker left cgroups behind"
+
+
+@pytest.fixture
+def own(sandbox_bin, tmp_path, monkeypatch):
+    """A Broker for one test, which may be killed."""
+    from pctx_sandbox import _broker
+    from waiting import in_time
+
+    from broker import Broker, alive, own_cgroups
+
+    _broker.close_all()
+    served = Broker(sandbox_bin, f"/tmp/pctx-l-{os.getpid()}-{time.monotonic_ns()}")
+    monkeypatch.setenv("PCTX_SANDBOX_SOCKET", served.socket)
+    monkeypatch.setenv("PCTX_SANDBOX_BINARY", sandbox_bin)
+    yield served
+    _broker.close_all()
+    left, pid = served.everything(), served.pid
+    served.stop()
+    assert in_time(lambda: not any(map(alive, left)))
+    assert in_time(lambda: not own_cgroups(pid))
+    for path in (served.socket, served.socket + ".lock"):
+        if os.path.exists(path):
+            os.unlink(path)

@@ -15,7 +15,7 @@ from pctx_sandbox import SandboxError, sandbox
 from pctx_sandbox.sandbubble import SandboxConfig, run_sandboxed
 from waiting import in_time
 
-from broker import Broker, alive, children_of, comm, own_cgroups
+from broker import alive, children_of, comm, own_cgroups
 
 # Minutes of killing and hanging on purpose: part of `make test-all`.
 pytestmark = pytest.mark.chaos
@@ -103,49 +103,6 @@ def test_a_caller_that_is_killed_takes_its_workers_along(broker):
     assert add(1, 2) == 3
 
 
-@pytest.fixture
-def own(sandbox_bin, tmp_path, monkeypatch):
-    """A Broker for one test, which may be killed."""
-    from pctx_sandbox import _broker
-
-    _broker.close_all()
-    served = Broker(sandbox_bin, f"/tmp/pctx-l-{os.getpid()}-{time.monotonic_ns()}")
-    monkeypatch.setenv("PCTX_SANDBOX_SOCKET", served.socket)
-    monkeypatch.setenv("PCTX_SANDBOX_BINARY", sandbox_bin)
-    yield served
-    _broker.close_all()
-    left, pid = served.everything(), served.pid
-    served.stop()
-    assert in_time(lambda: not any(map(alive, left)))
-    assert in_time(lambda: not own_cgroups(pid))
-    for path in (served.socket, served.socket + ".lock"):
-        if os.path.exists(path):
-            os.unlink(path)
-
-
-def victims(broker, kind):
-    """The processes of one kind that a Broker has now."""
-    if kind == "broker":
-        return [broker.pid]
-    makers = broker.makers()
-    if kind == "maker":
-        return makers
-    found = []
-    for maker in makers:
-        for pid in children_of(maker):
-            try:
-                depth = _depth_of(pid)
-            except (OSError, StopIteration):
-                continue
-            below_makers = depth - _depth_of(maker)
-            python = comm(pid).startswith("python")
-            if {"zygote": python and below_makers == 0, "worker": python and below_makers == 1}.get(
-                kind, not python and below_makers == 1
-            ):
-                found.append(pid)
-    return found
-
-
 def start_sleeping():
     """A call that sleeps, in a thread, well under way; and the list that will hold what came of it."""
     outcome = []
@@ -163,17 +120,12 @@ def start_sleeping():
     return thread, outcome
 
 
-def _depth_of(pid):
-    lines = Path(f"/proc/{pid}/status").read_text().splitlines()
-    return len(next(line for line in lines if line.startswith("NSpid")).split()) - 1
-
-
 @pytest.mark.parametrize("kind", ["worker", "init", "zygote", "maker", "broker"])
 def test_whoever_is_killed_the_call_ends_and_the_next_works(own, kind):
     assert add(1, 1) == 2
     thread, outcome = start_sleeping()
     everything, pid = own.everything(), own.pid
-    targets = victims(own, kind)
+    targets = own.victims(kind)
     assert targets, kind
     began = time.monotonic()
     for target in targets:
@@ -247,7 +199,7 @@ def test_kills_under_load_give_values_or_clear_exceptions(own, kind):
     for round_ in range(6):
         time.sleep(0.15 + 0.07 * round_)
         try:
-            for target in victims(own, kind)[: 1 + round_ % 3]:
+            for target in own.victims(kind)[: 1 + round_ % 3]:
                 own.kill(target)
         except (OSError, ValueError, KeyError, TypeError, StopIteration):
             continue  # it was gone before we looked
