@@ -29,6 +29,7 @@ namespace pctx {
 namespace {
 
 constexpr std::size_t kMaxText = 1 << 20;
+constexpr std::size_t kGivenToWorker = 4, kGivenToZygote = 3;           // descriptors
 constexpr int kKcmpFile = 0, kKcmpVm = 1, kKcmpFiles = 2, kKcmpFs = 3;  // linux/kcmp.h
 
 Error distrusted(const std::string& what) {
@@ -64,6 +65,15 @@ std::optional<std::vector<int>> numbers_in(const std::string& folder) {
   return found;
 }
 
+// How many descriptors a thread has room for: none has a higher number.
+std::optional<int> table_size(const std::string& task) {
+  const auto status = sys::read_file(task + "/status", kMaxText);
+  const auto size = status ? field(*status, "FDSize") : std::nullopt;
+  int most = 0;
+  if (!size || std::from_chars(size->data(), size->data() + size->size(), most).ec != std::errc{}) return std::nullopt;
+  return most;
+}
+
 // Exactly these, under the numbers from 0 on: a count alone would not notice one that took another's place, such as a
 // socket with others' descriptors in its queue.
 bool holds_only(pid_t process, pid_t thread, const std::vector<int>& given) {
@@ -79,11 +89,9 @@ bool holds_only(pid_t process, pid_t thread, const std::vector<int>& given) {
     return true;
   }
   // That folder is open to its owner and to root, and a subordinate id is neither. The kernel compares for us.
-  const auto status = sys::read_file(task + "/status", kMaxText);
-  const auto size = status ? field(*status, "FDSize") : std::nullopt;
-  int most = 0;
-  if (!size || std::from_chars(size->data(), size->data() + size->size(), most).ec != std::errc{}) return false;
-  for (int fd = 0; fd < most; ++fd) {
+  const auto most = table_size(task);
+  if (!most) return false;
+  for (int fd = 0; fd < *most; ++fd) {
     const bool expected = fd < static_cast<int>(given.size());
     const long answer =
         ::syscall(SYS_kcmp, ::getpid(), thread, kKcmpFile, expected ? given[static_cast<std::size_t>(fd)] : 0, fd);
@@ -129,6 +137,19 @@ PidNamespace inode(pid_t pid, const char* kind) {
   return std::pair{status.st_dev, status.st_ino};
 }
 
+// The maker's children in one pid namespace: its own, where the Zygote is, or that of a box.
+Result<std::vector<pid_t>> children_in(pid_t maker, const PidNamespace& place) {
+  const std::string children = PCTX_TRY(read_proc(maker, fmt::format("task/{}/children", maker)));
+  std::vector<pid_t> found;
+  if (!place) return found;
+  for (const std::string_view word : sys::split(children, ' ')) {
+    pid_t pid = -1;
+    if (std::from_chars(word.data(), word.data() + word.size(), pid).ec != std::errc{}) continue;
+    if (inode(pid, "pid") == place) found.push_back(pid);
+  }
+  return found;
+}
+
 Result<void> same_namespaces(pid_t worker, pid_t init) {
   for (const char* kind : {"user", "pid", "mnt", "net", "ipc", "uts", "cgroup"}) {
     const auto place = inode(init, kind);
@@ -149,15 +170,11 @@ Result<pid_t> pid_of(int pidfd) {
 }
 
 Result<pid_t> find_worker(pid_t maker, pid_t init, const std::set<pid_t>& known) {
-  const std::string children = PCTX_TRY(read_proc(maker, fmt::format("task/{}/children", maker)));
   const std::string own = PCTX_TRY(read_proc(init, fmt::format("task/{}/children", init)));
   if (!own.empty()) return distrusted("its box holds more than one process");
-  const auto place = inode(init, "pid");
   pid_t worker = -1;
-  for (const std::string_view word : sys::split(children, ' ')) {
-    pid_t pid = -1;
-    if (std::from_chars(word.data(), word.data() + word.size(), pid).ec != std::errc{}) continue;
-    if (pid == init || known.contains(pid) || inode(pid, "pid") != place) continue;
+  for (const pid_t pid : PCTX_TRY(children_in(maker, inode(init, "pid")))) {
+    if (pid == init || known.contains(pid)) continue;
     if (worker > 0) return distrusted("its box holds more than one process");
     worker = pid;
   }
@@ -221,14 +238,8 @@ namespace {
 
 // Whatever runs beside the Zygote in the maker's pid namespace, having lost its parent.
 Result<std::vector<pid_t>> strays(pid_t maker, pid_t zygote) {
-  std::vector<pid_t> found;
-  const auto place = inode(maker, "pid");
-  const std::string children = PCTX_TRY(read_proc(maker, fmt::format("task/{}/children", maker)));
-  for (const std::string_view word : sys::split(children, ' ')) {
-    pid_t pid = -1;
-    if (std::from_chars(word.data(), word.data() + word.size(), pid).ec != std::errc{} || pid == zygote) continue;
-    if (inode(pid, "pid") == place) found.push_back(pid);
-  }
+  std::vector<pid_t> found = PCTX_TRY(children_in(maker, inode(maker, "pid")));
+  std::erase(found, zygote);
   return found;
 }
 
@@ -250,6 +261,44 @@ Result<void> inspect_zygote(pid_t zygote, pid_t maker, const std::vector<int>& g
   }
   if (!PCTX_TRY(strays(maker, zygote)).empty()) return distrusted("its Zygote has left a process behind");
   return {};
+}
+
+namespace {
+
+bool has_children(const std::string& task) {
+  const auto children = sys::try_read_file(task + "/children", kMaxText);
+  return children && !children->empty();
+}
+
+// Only what is seen counts: of somebody who is about to end, nothing is.
+bool opens_or_starts(pid_t process, std::size_t given) {
+  for (const int thread : numbers_in(fmt::format("/proc/{}/task", process)).value_or(std::vector<int>{})) {
+    const std::string task = fmt::format("/proc/{}/task/{}", process, thread);
+    if (has_children(task)) return true;
+    if (const auto open = numbers_in(task + "/fd")) {
+      if (open->size() > given) return true;
+      continue;
+    }
+    const auto most = table_size(task);
+    for (int fd = static_cast<int>(given); fd < most.value_or(0); ++fd)
+      if (::syscall(SYS_kcmp, ::getpid(), thread, kKcmpFile, 0, fd) >= 0) return true;
+  }
+  return false;
+}
+
+}  // namespace
+
+bool waits_still(pid_t worker, pid_t init, pid_t maker) {
+  const auto box = children_in(maker, inode(init, "pid"));
+  const bool alone =
+      !box || std::all_of(box->begin(), box->end(), [&](pid_t pid) { return pid == init || pid == worker; });
+  return alone && !has_children(fmt::format("/proc/{}/task/{}", init, init)) &&
+         !opens_or_starts(worker, kGivenToWorker);
+}
+
+bool zygote_waits_still(pid_t zygote, pid_t maker) {
+  const auto others = strays(maker, zygote);
+  return (!others || others->empty()) && !opens_or_starts(zygote, kGivenToZygote);
 }
 
 void end_strays(pid_t maker, pid_t zygote) {

@@ -47,6 +47,12 @@ Result<std::vector<Fd>> open_namespaces(pid_t init, const Plan& plan);
 // `given`, no child, nothing left behind that runs, and stands where it was put.
 Result<void> inspect_zygote(pid_t zygote, pid_t maker, const std::vector<int>& given);
 
+// A Worker that waits for its call, in a box whose first process is `init`, and a Zygote that waits for an order do
+// nothing. What they open or start all the same, from a timer, would hold memory of the kernel that nobody counts: no
+// thread has more descriptors than it was given, and nobody else is there. Whoever has ended keeps still.
+bool waits_still(pid_t worker, pid_t init, pid_t maker);
+bool zygote_waits_still(pid_t zygote, pid_t maker);
+
 // Ends what a Zygote, or the one before it, has started and left behind while it imported.
 void end_strays(pid_t maker, pid_t zygote);
 

@@ -29,6 +29,7 @@ constexpr auto kAgeOfOneZygote = std::chrono::hours{1};
 constexpr unsigned kFailuresInARow = 3;
 constexpr auto kImportPatience = std::chrono::seconds{30};  // for one package
 constexpr auto kForkPatience = std::chrono::seconds{30};
+constexpr auto kPauseOfLooks = std::chrono::seconds{1};
 
 // The last lines that a dead Zygote printed. They are for people: cut, and made harmless by whoever shows them.
 std::string last_words(int pipe) {
@@ -74,6 +75,7 @@ Result<std::unique_ptr<Pool>> Pool::start(sys::Loop& loop, Mover& mover, Lookout
   self->patience_ = loop.after(kImportPatience, [self] {
     self->fail(unavailable("the maker of this pool's boxes was not ready in time", "see 'pctx-sandbox doctor'"));
   });
+  self->look_at_waiting();
   return pool;
 }
 
@@ -81,6 +83,7 @@ Pool::~Pool() {
   loop_.cancel(sweep_);
   loop_.cancel(report_);
   loop_.cancel(patience_);
+  loop_.cancel(look_);
   workers_.clear();
   end_zygote();
   loop_.forget(maker_.control.get());
@@ -246,6 +249,21 @@ void Pool::weigh_zygote() {
   if (pid && resident_memory(*pid) > memory_of_zygote(plan_))
     (void)abi::pidfd_send_signal(zygote_.pidfd.get(), SIGKILL);
   weigh_ = loop_.after(zygote_.ready ? kPause * 50 : kPause, [this] { weigh_zygote(); });
+}
+
+// Whoever waits is looked at before it is lent and after each fork, and code of a package may run in between. It has no
+// call whose limits would count what it holds.
+void Pool::look_at_waiting() {
+  look_ = loop_.after(kPauseOfLooks, [this] { look_at_waiting(); });
+  const bool zygote_waits = zygote_.ready && !forking_;
+  const bool still =
+      (!zygote_waits || zygote_waits_still(zygote_.pid, maker_.pid)) &&
+      std::all_of(workers_.begin(), workers_.end(), [](const auto& each) { return each->waits_still(); });
+  if (still || failed_) return;
+  for (const auto& worker : workers_)
+    if (worker->state() == Worker::State::waiting) worker->discard();
+  leave_to_workers(unavailable("a package opens descriptors or starts processes while nobody calls it",
+                               "report it if you trust it"));
 }
 
 void Pool::restart_zygote() {

@@ -79,6 +79,7 @@ class Pool {
   void restart_zygote();
   void wait_for_import();
   void weigh_zygote();
+  void look_at_waiting();
   void leave_to_workers(const Error& error);
   void fail(Error error);
 
@@ -108,7 +109,7 @@ class Pool {
   std::map<std::string, std::string> left_;  // what no Zygote imports again, and why
   std::string importing_;                    // what the Zygote is at
   bool left_all_ = false;
-  sys::Loop::TimerId sweep_ = 0, report_ = 0, patience_ = 0, weigh_ = 0;
+  sys::Loop::TimerId sweep_ = 0, report_ = 0, patience_ = 0, weigh_ = 0, look_ = 0;
   Clock::time_point last_used_ = Clock::now();
   PoolFigures figures_;
 };

@@ -297,6 +297,8 @@ bool Worker::box_stands() const {
   return ::poll(&ended, 1, 0) == 0;
 }
 
+bool Worker::waits_still() const { return state_ != State::waiting || pctx::waits_still(pid_, init_, around_.maker); }
+
 void Worker::look() {
   if (state_ != State::warming || find_worker(around_.maker, init_, around_.known())) return;
   fail(unavailable("a Worker ended while it was made ready", "try again"));

@@ -77,6 +77,7 @@ class Worker {
   Result<void> lend_folder(const std::string& path, std::function<void(const Result<void>&)> done);
   void start_call(std::optional<Millis> timeout = {});  // time counts from here; else the policy's
   void kill();
+  bool waits_still() const;                       // or does not wait at all
   void look();                                    // it may have ended before anybody knew its pid
   void discard();                                 // it is not wanted any more, which is no failure of its
   std::uint64_t memory() const;                   // what it has beside what it shares with its Zygote

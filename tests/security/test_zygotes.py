@@ -18,6 +18,7 @@ from pctx_sandbox import SandboxError, sandbox
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 import wheels
+from waiting import wait_until
 
 # Minutes of killing and hanging on purpose: part of `make test-all`.
 pytestmark = pytest.mark.chaos
@@ -295,6 +296,49 @@ os.wait()
     why, _ = left("strays", source)
     assert why == ""
     assert not broker.below("pctx-stray")
+
+
+# Runs `wake()` a second after the Zygote, or a Worker, has begun to wait: both have been looked at by then.
+LATER = """
+import os, signal, socket
+kept = []
+def later():
+    signal.signal(signal.SIGALRM, lambda *_: wake())
+    signal.setitimer(signal.ITIMER_REAL, 1)
+def stay():
+    signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGALRM})
+    signal.pause()
+"""
+IN_ZYGOTE = "later()"
+IN_WORKERS = "os.register_at_fork(after_in_child=later)"
+WAKES = {
+    "opens": "def wake(): kept.append(socket.socketpair())",
+    "starts": "def wake():\n    if os.fork() == 0: stay()",
+    "orphans": "def wake():\n    if os.fork() == 0:\n        if os.fork() == 0: stay()\n        os._exit(0)\n    os.wait()",
+}
+
+
+@pytest.mark.parametrize("when", [IN_ZYGOTE, IN_WORKERS], ids=["zygote", "worker"])
+@pytest.mark.parametrize("what", WAKES)
+def test_a_package_that_wakes_up_where_it_waits_is_left_to_the_worker(broker, shop, what, when):
+    name = f"{what}late{len(when)}"
+    wheels.make(shop, name, "1.0", {f"{name}.py": "\n".join([LATER, WAKES[what], when])})
+    boxed = sandbox(dependencies=[name])(plain)
+    assert boxed(1) == 2 and reason(broker, name) == ""
+    wait_until(lambda: reason(broker, name), pause=0.2)
+    assert "while nobody calls it" in reason(broker, name)
+    assert boxed(1) == 2
+
+
+@pytest.mark.parametrize("when", [IN_ZYGOTE, IN_WORKERS], ids=["zygote", "worker"])
+def test_control_a_package_may_wake_up_and_open_nothing(broker, shop, when):
+    name = f"wakes{len(when)}"
+    source = "\n".join([LATER, "def wake(): socket.socketpair()[0].close()", when])
+    wheels.make(shop, name, "1.0", {f"{name}.py": source})
+    boxed = sandbox(dependencies=[name])(plain)
+    assert boxed(1) == 2
+    time.sleep(4)
+    assert reason(broker, name) == "" and boxed(1) == 2
 
 
 @pytest.mark.chaos
