@@ -35,9 +35,18 @@ def run(
     warm: bool = True,
     disable_cache: bool = False,
 ) -> ScriptResult:
-    """Runs `code` as a script, in a box of its own, with the dependencies installed and nothing else.
+    """Runs the text of a program as `python script.py` would, in a box of its own: how it ended and what it printed.
 
-    There is no network but to the hosts in `allow_network`. The rest is as in `pctx_sandbox.sandbubble.run_sandboxed`.
+    It has the standard library and the `dependencies` (PEP 508), which are installed once; `disable_cache=True`
+    installs them afresh. It has no network but to the hosts in `allow_network`, private addresses only within
+    `network_private`, and none of your environment's variables: `env` gives it some. `mnt_dir`, the temporary folder or
+    one below it, is lent writable as /mnt; the result's `files` and `changed` say what was done there. `args` are
+    `sys.argv[1:]`, `stdin` is text or bytes. `limits`: memory_mb, cpus, pids, disk_mb, inodes, output_mb, cpu_time_sec.
+    `preload` names modules that are imported before the script starts; `warm=False` starts a new interpreter for it.
+
+    Without `timeout` there is no time limit. Past its seconds `subprocess.TimeoutExpired` is raised, with what was
+    printed until then. DependencyInstallError if the dependencies cannot be had, ValueError or TypeError for a wrong
+    argument, SandboxStartupError if no box can be made. A program that fails raises nothing: see `returncode`.
     """
     settings = _settings(dependencies, disable_cache)
     _program.require_linux()

@@ -475,11 +475,19 @@ def test_a_file_that_changes_while_it_is_collected(conf, folder):
             (folder / "fresh").write_text(str(number))
             os.replace(folder / "fresh", folder / f"moved{number % 50}")
 
+    # The script lasts until the writer has had a turn: on a busy machine that may take longer than the call would.
+    code = """
+import os, time
+before = os.stat("/mnt/busy").st_mtime_ns
+open("/mnt/out", "w").write("1")
+while os.stat("/mnt/busy").st_mtime_ns == before:
+    time.sleep(0.001)
+"""
     writer = threading.Thread(target=write)
     writer.start()
     try:
         for _ in range(3):
-            res, changed = run_sandboxed(conf, code="open('/mnt/out', 'w').write('1')", mnt_dir=folder, timeout=120)
+            res, changed = run_sandboxed(conf, code=code, mnt_dir=folder, timeout=120)
             assert res.returncode == 0 and "busy" in changed
         assert (folder / "out").read_text() == "1"
     finally:

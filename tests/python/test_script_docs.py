@@ -5,6 +5,7 @@ import re
 import subprocess
 import sys
 
+import pctx_sandbox
 import pytest
 import test_python_docs
 from pctx_sandbox import sandbubble
@@ -31,3 +32,12 @@ def test_the_page_describes_every_argument_and_field():
     known += [name for name in inspect.signature(sandbubble.run_sandboxed).parameters if name != "conf"]
     for name in known:
         assert re.search(rf"`{name}`|`[^`]*\b{name}\b[^`]*`", text), name
+
+
+def test_the_page_and_the_docstring_of_run_name_each_of_its_arguments():
+    section = PAGE.read_text().split("\n## `pctx_sandbox.run`\n")[1].split("\n## ")[0]
+    for name, parameter in inspect.signature(pctx_sandbox.run).parameters.items():
+        written = name if parameter.default is inspect.Parameter.empty else f"{name}={parameter.default!r}"
+        assert re.search(rf"[( ]{re.escape(written)}[,)]", section.split("```")[1]), written
+        assert re.search(rf"^\|.*`{name}`.*\|", section, re.MULTILINE), name
+        assert name == "code" or re.search(rf"`{name}\b", pctx_sandbox.run.__doc__), name

@@ -32,7 +32,8 @@ def run_sandboxed(
     """Runs a script as `python script.py` would: (result, paths created or modified under /mnt).
 
     Exactly one of `code` and `script_path` (under /mnt). `mnt_dir` is the temporary folder or lies below it, else
-    ValueError. Past `timeout` seconds `subprocess.TimeoutExpired` is raised, with what was printed until then.
+    ValueError. Past `timeout` seconds `subprocess.TimeoutExpired` is raised, with what was printed until then; without
+    it there is no limit. The network is the host's unless `conf` closes it.
     """
     request = make_request(conf, code, script_path, mnt_dir, timeout, args, stdin, limits, preload, warm)
     result = run_request(request)
