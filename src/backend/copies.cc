@@ -1,10 +1,8 @@
 #include "backend/copies.h"
 
 #include <fcntl.h>
-#include <linux/openat2.h>
 #include <sys/sendfile.h>
 #include <sys/stat.h>
-#include <sys/syscall.h>
 #include <unistd.h>
 
 #include <climits>
@@ -15,6 +13,7 @@
 #include "box/terminal.h"
 #include "env/tree.h"
 #include "sys/files.h"
+#include "sys/kernel_abi.h"
 
 namespace pctx::backend {
 namespace {
@@ -27,7 +26,7 @@ Result<Fd> open_below(int top, const std::string& path, int flags, mode_t mode =
   how.flags = static_cast<std::uint64_t>(flags | O_CLOEXEC | O_NOFOLLOW);
   how.mode = (flags & O_CREAT) != 0 ? mode : 0;
   how.resolve = RESOLVE_BENEATH | RESOLVE_NO_SYMLINKS | RESOLVE_NO_MAGICLINKS | RESOLVE_NO_XDEV;
-  Fd fd{static_cast<int>(::syscall(SYS_openat2, top, path.c_str(), &how, sizeof how))};
+  Fd fd{abi::openat2(top, path.c_str(), how)};
   if (!fd) return os_error(fmt::format("cannot open {}", printable_path(path)));
   return fd;
 }

@@ -103,6 +103,7 @@ struct ChildOp {
   RootOpKind kind;
   bool directory;
   bool device;
+  bool inside;
   unsigned mode;
   std::uint64_t size;
   std::uint64_t attributes;
@@ -155,7 +156,7 @@ struct ChildPlan {
   const ResourceLimit* rlimits;
   std::size_t rlimit_count;
   bool keyring;
-  bool small_pages;  // no huge ones, which only a cgroup counts in full
+  bool small_pages;            // no huge ones, which only a cgroup counts in full
   const char* launch_profile;  // AppArmor: text for attr/current of those who make the box, or nullptr
   const char* guest_profile;   // text for the guest's, or nullptr
   bool profile_at_exec;        // that goes to attr/exec; else to attr/current, since no exec may leave the launch's

@@ -9,6 +9,7 @@
 
 #include <cerrno>
 #include <charconv>
+#include <climits>
 #include <cstring>
 
 #include "sys/kernel_abi.h"
@@ -131,12 +132,38 @@ void mask(const ChildPlan& plan, const ChildOp& op, int root, std::size_t at, co
 
 }  // namespace
 
+// Whoever has a lent folder may leave links in it, and swap them while we look: none is followed. Should one lead to
+// "..", the old root, which still lies over ours, would be what it finds.
+int open_holder(int root, const char* target, const char*& name) noexcept {
+  char holder[PATH_MAX];
+  const char* const slash = std::strrchr(target, '/');
+  const auto size = static_cast<std::size_t>(slash - target);
+  if (size >= sizeof holder) {
+    errno = ENAMETOOLONG;
+    return -1;
+  }
+  std::memcpy(holder, target, size);
+  holder[size] = '\0';
+  name = slash + 1;
+  const int folder = abi::openat2(root, holder, {O_PATH | O_DIRECTORY | O_CLOEXEC, 0, RESOLVE_NO_SYMLINKS});
+  struct stat status;
+  if (folder < 0 || ::fstatat(folder, name, &status, AT_SYMLINK_NOFOLLOW) != 0 || !S_ISLNK(status.st_mode))
+    return folder;
+  // No mount follows it, and none is to hide it.
+  ::close(folder);
+  errno = ELOOP;
+  return -1;
+}
+
 bool make_inside(const ChildOp& op, int folder) noexcept {
   return op.text_size == 0 || ::mkdirat(folder, op.text, 0755) == 0;
 }
 
 void apply(const ChildPlan& plan, ChildOp& op, int root, int& proc, std::size_t at) noexcept {
   bool ok = true;
+  int folder = root;
+  const char* name = op.target;
+  if (op.inside && (folder = open_holder(root, op.target, name)) < 0) fail(plan, Step::root_op, at);
   switch (op.kind) {
     case RootOpKind::directory:
       ok = ::mkdirat(root, op.target, op.mode) == 0 || errno == EEXIST;
@@ -151,9 +178,10 @@ void apply(const ChildPlan& plan, ChildOp& op, int root, int& proc, std::size_t 
       break;
     case RootOpKind::bind:
       // One call, where opening and closing it would be two; there are a dozen of these.
-      if (!op.directory && ::mknodat(root, op.target, S_IFREG | 0444, 0) != 0 && errno != EEXIST && errno != EACCES)
+      if (!op.directory && !op.inside && ::mknodat(root, op.target, S_IFREG | 0444, 0) != 0 && errno != EEXIST &&
+          errno != EACCES)
         fail(plan, Step::root_op, at);
-      ok = attach(op.tree, root, op.target, op.attributes);
+      ok = attach(op.tree, folder, name, op.attributes);
       ::close(op.tree);
       break;
     case RootOpKind::scratch: {
@@ -164,7 +192,7 @@ void apply(const ChildPlan& plan, ChildOp& op, int root, int& proc, std::size_t 
     }
     case RootOpKind::tmpfs: {
       const int tree = new_filesystem("tmpfs", op.options, op.attributes);
-      ok = tree >= 0 && abi::move_mount(tree, root, op.target) == 0;
+      ok = tree >= 0 && abi::move_mount(tree, folder, name) == 0;
       if (ok && plan.send_probes) ok = send_frame(plan.status, {Message::store, Step::handshake, 0, 0, 0}, &tree, 1);
       ::close(tree);
       break;
@@ -183,6 +211,7 @@ void apply(const ChildPlan& plan, ChildOp& op, int root, int& proc, std::size_t 
       break;  // later, see apply_masks
   }
   if (!ok) fail(plan, Step::root_op, at);
+  if (folder != root) ::close(folder);
 }
 
 // Written into the box's own root and unlinked again: no file of the host's is ever /proc/1/exe (CVE-2019-5736), and no
@@ -201,9 +230,8 @@ int enter_root(const ChildPlan& plan) noexcept {
   // The new root must hang in our namespace before anything can be mounted below it (detached trees take no mounts
   // before 6.15). Every source was cloned already, so hiding the attach point hides nothing we need.
   if (abi::move_mount(root, AT_FDCWD, plan.attach_point) != 0) fail(plan, Step::attach);
-  // Entered while it is empty: a link that an earlier guest left in a lent folder then leads nowhere but into the box.
-  // The old root still lies over it, out of reach of any path, because a new /proc is only granted where one is
-  // visible.
+  // Entered while it is empty: an absolute link of a system folder then leads into the box. The old root still lies
+  // over it, because a new /proc is only granted where one is visible; ".." of the root is a way there.
   if (::fchdir(root) != 0 || abi::pivot_root(".", ".") != 0) fail(plan, Step::pivot);
   return root;
 }

@@ -25,8 +25,17 @@ std::string limit(const Plan& plan, std::size_t at) {
 }
 
 Error place_failure(int code, const Plan& plan, std::size_t at) {
-  Error error = os_error(fmt::format("cannot make {} in the box", target(plan, at)), code);
-  if (code == EROFS) {
+  const bool inside = at < plan.root.size() && plan.root[at].inside;
+  Error error = os_error(fmt::format("cannot {} {} in the box", inside ? "mount at" : "make", target(plan, at)), code);
+  if (inside && code == ENOENT) {
+    error.kind = ErrorKind::usage;
+    error.hint =
+        "nothing is made in a folder of yours: make it there first, or choose another place, for example /data";
+  } else if (inside && code == ELOOP) {
+    error.kind = ErrorKind::usage;
+    error.what = fmt::format("cannot mount at {} in the box: a link is in the way", target(plan, at));
+    error.hint = "whoever may write there may have made it: remove it, or choose another place, for example /data";
+  } else if (code == EROFS) {
     error.kind = ErrorKind::usage;
     error.hint =
         "it would lie in a folder that is lent read-only and does not have it: choose another place, for "

@@ -60,6 +60,7 @@ Result<Lent> build_ops(const Plan& plan, SharedMemory& memory, ChildPlan& child)
     ops.push_back({.kind = op.kind,
                    .directory = op.directory,
                    .device = op.device,
+                   .inside = op.inside,
                    .mode = op.mode,
                    .size = op.size,
                    .attributes = op.attributes,

@@ -284,6 +284,28 @@ TEST(Limits, what_systemd_did_not_delegate_is_not_promised) {
   EXPECT_EQ(bound_by(*compile(policy, host, {}), "io_write"), "not bound");
 }
 
+TEST(Root, what_lies_in_another_place_is_mounted_after_it) {
+  Policy policy;
+  policy.binds = {{"/data/git", "/p/git", false}, {"/data", "/p", true}, {"/tool", "/scratch/tool", false}};
+  policy.tmpfs = {{"/scratch", 8_MiB}, {"/p/cache", 8_MiB}};
+  const CompileInputs inputs{.binds = {{"/data/git", true}, {"/data", true}, {"/tool", true}}};
+  const auto plan = compile(policy, root_host(), inputs);
+  ASSERT_TRUE(plan) << plan.error().what;
+  const RootOp* outer = find(*plan, RootOpKind::bind, "p");
+  const RootOp* inner = find(*plan, RootOpKind::bind, "p/git");
+  const RootOp* cache = find(*plan, RootOpKind::tmpfs, "p/cache");
+  const RootOp* tool = find(*plan, RootOpKind::bind, "scratch/tool");
+  ASSERT_TRUE(outer && inner && cache && tool);
+  EXPECT_TRUE(outer < inner && outer < cache && find(*plan, RootOpKind::tmpfs, "scratch") < tool);
+  EXPECT_TRUE(inner->inside && cache->inside) << "nothing is made in what is lent";
+  EXPECT_FALSE(find(*plan, RootOpKind::directory, "p/git") || find(*plan, RootOpKind::directory, "p/cache"));
+  EXPECT_FALSE(outer->inside || tool->inside) << "the box's own places are made";
+  EXPECT_TRUE(find(*plan, RootOpKind::directory, "scratch/tool"));
+
+  policy.binds[2].target = "/p/cache/tool";
+  EXPECT_FALSE(compile(policy, root_host(), inputs));
+}
+
 TEST(Root, an_old_kernel_lends_no_tree_that_would_stay_writable_inside) {
   HostFeatures host = root_host();
   host.kernel_major = 5;

@@ -60,6 +60,7 @@ struct RootOp {
   bool device = false;     // bind: must be the character device `major:minor`
   unsigned major = 0, minor = 0;
   std::optional<LentPath> lent;  // bind: of the user's choosing
+  bool inside = false;           // bind, tmpfs: in something lent. It is not made, and no link may lead there
   bool idmap = false;            // bind: shown in the box as owned by the guest
 };
 

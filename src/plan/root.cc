@@ -1,5 +1,7 @@
 // The box's root: what it holds and in which order it is built.
+#include <algorithm>
 #include <array>
+#include <iterator>
 
 #include <fmt/format.h>
 
@@ -75,16 +77,14 @@ class RootBuilder {
     parent(target);
     add({.kind = RootOpKind::link, .target = std::move(target), .text = std::move(to)});
   }
-  void bind(std::string source, std::string target, bool is_directory, std::uint64_t attributes) {
-    if (is_directory)
-      directory(target);
-    else
-      parent(target);
+  void bind(std::string source, std::string target, bool is_directory, std::uint64_t attributes, bool inside = false) {
+    if (!inside) is_directory ? directory(target) : parent(target);
     add({.kind = RootOpKind::bind,
          .target = std::move(target),
          .text = std::move(source),
          .attributes = attributes,
-         .directory = is_directory});
+         .directory = is_directory,
+         .inside = inside});
   }
   void device(const Device& device) {
     bind(fmt::format("/dev/{}", device.name), fmt::format("dev/{}", device.name), false,
@@ -163,6 +163,39 @@ Result<void> check_submounts(const Plan& plan, const HostFeatures& host) {
   return {};
 }
 
+// What the caller puts into the box, and where: a file or folder that is lent, or an empty one in memory.
+struct Placed {
+  std::string target;
+  const LentPath* lent = nullptr;
+  bool writable = false;
+  const Tmpfs* tmpfs = nullptr;
+  bool inside = false;  // in something lent
+};
+
+// Whatever lies in another one comes after it, however they were named: else it would be hidden, and what is lent
+// read-only there be writable.
+Result<std::vector<Placed>> placed_by_caller(const Policy& policy, const CompileInputs& inputs) {
+  std::vector<Placed> all;
+  if (inputs.mnt) all.push_back({.target = "mnt", .lent = &*inputs.mnt, .writable = true});
+  for (std::size_t i = 0; i < policy.binds.size(); ++i)
+    all.push_back(
+        {.target = relative(policy.binds[i].target), .lent = &inputs.binds[i], .writable = policy.binds[i].writable});
+  for (const Tmpfs& tmpfs : policy.tmpfs) all.push_back({.target = relative(tmpfs.target), .tmpfs = &tmpfs});
+  const auto depth = [](const Placed& each) { return std::count(each.target.begin(), each.target.end(), '/'); };
+  std::stable_sort(all.begin(), all.end(),
+                   [&](const auto& one, const auto& other) { return depth(one) < depth(other); });
+  for (auto each = all.begin(); each != all.end(); ++each) {
+    const auto holds = [&](const Placed& other) { return each->target.starts_with(other.target + "/"); };
+    const auto nearest = std::find_if(std::make_reverse_iterator(each), all.rend(), holds);
+    if (nearest == all.rend()) continue;
+    each->inside = nearest->tmpfs == nullptr;
+    if (nearest->inside && !each->inside)
+      return usage_error(fmt::format("/{} would lie in a --tmpfs that lies in a lent folder", each->target),
+                         "choose another place for one of them, for example /data");
+  }
+  return all;
+}
+
 // A folder cannot be mounted over a file, nor a file over a folder, and nothing lies below a file.
 Result<void> check_places(const Plan& plan, const CompileInputs& inputs) {
   for (std::size_t i = 0; i < plan.policy.binds.size(); ++i) {
@@ -225,26 +258,21 @@ Result<void> plan_root(Plan& plan, const HostFeatures& host, const CompileInputs
       root.add({.kind = RootOpKind::mask, .target = fmt::format("proc/{}", mask.name), .directory = mask.directory});
   }
 
-  if (inputs.mnt) {
-    root.bind(inputs.mnt->path, "mnt", true, kWritable);
-    plan.root.back().lent = inputs.mnt;
-    plan.root.back().idmap = host.privileged && plan.ids.host_uid != inputs.mnt->uid;
-  } else {
-    root.directory("mnt");
-  }
-  for (std::size_t i = 0; i < policy.binds.size(); ++i) {
-    const LentPath& lent = inputs.binds[i];
-    root.bind(lent.path, relative(policy.binds[i].target), lent.directory,
-              policy.binds[i].writable ? kWritable : kLent);
-    plan.root.back().lent = lent;
-    plan.root.back().idmap = host.privileged && plan.ids.host_uid != lent.uid;
-  }
-  for (const Tmpfs& tmpfs : policy.tmpfs) {
-    root.directory(relative(tmpfs.target));
-    root.add({.kind = RootOpKind::tmpfs,
-              .target = relative(tmpfs.target),
-              .text = fmt::format("size={},nr_inodes={},mode=1777", tmpfs.size, policy.limits.inodes),
-              .attributes = kWritable});
+  if (!inputs.mnt) root.directory("mnt");
+  for (const Placed& placed : PCTX_TRY(placed_by_caller(policy, inputs))) {
+    if (placed.tmpfs != nullptr) {
+      if (!placed.inside) root.directory(placed.target);
+      root.add({.kind = RootOpKind::tmpfs,
+                .target = placed.target,
+                .text = fmt::format("size={},nr_inodes={},mode=1777", placed.tmpfs->size, policy.limits.inodes),
+                .attributes = kWritable,
+                .inside = placed.inside});
+      continue;
+    }
+    root.bind(placed.lent->path, placed.target, placed.lent->directory, placed.writable ? kWritable : kLent,
+              placed.inside);
+    plan.root.back().lent = *placed.lent;
+    plan.root.back().idmap = host.privileged && plan.ids.host_uid != placed.lent->uid;
   }
   // Our own entries must not eat the guest's share.
   plan.root_options = fmt::format("size={},nr_inodes={},mode=0755", policy.limits.disk + 128_KiB,

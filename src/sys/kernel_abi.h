@@ -4,6 +4,7 @@
 #pragma once
 
 #include <fcntl.h>
+#include <linux/openat2.h>
 #include <linux/seccomp.h>
 #include <sched.h>
 #include <sys/syscall.h>
@@ -57,6 +58,11 @@ inline int mount_setattr(int mount, unsigned flags, const MountAttr& attr) noexc
 }
 inline int pivot_root(const char* new_root, const char* put_old) noexcept {
   return static_cast<int>(::syscall(SYS_pivot_root, new_root, put_old));
+}
+
+// --- openat2 (5.6) ----------------------------------------------------------------------------------------------
+inline int openat2(int dir, const char* path, const open_how& how) noexcept {
+  return static_cast<int>(::syscall(SYS_openat2, dir, path, &how, sizeof how));
 }
 
 // --- processes --------------------------------------------------------------------------------------------------

@@ -60,6 +60,19 @@ def test_tmpfs_has_a_size_of_its_own(pctx):
     assert pctx("run", "-q", "--tmpfs", "/scratch:4M", "--", "sh", "-c", line).returncode == 0
 
 
+def test_what_lies_in_another_place_is_seen_however_they_are_named(pctx, tmp_path):
+    for name in ("outer", "inner"):
+        (tmp_path / name).mkdir(mode=0o755)
+        (tmp_path / name / name).touch()
+    (tmp_path / "outer" / "place").mkdir()
+    outer, inner = ["--ro", f"{tmp_path}/outer:/p"], ["--ro", f"{tmp_path}/inner:/p/place"]
+    for options in (outer + inner, inner + outer):
+        assert pctx("run", "-q", *options, "--", "ls", "/p/place").stdout == "inner\n"
+    assert pctx("run", "-q", *inner, "--tmpfs", "/p", "--", "ls", "/p/place").stdout == "inner\n"
+    done = pctx("run", *outer, "--tmpfs", "/p/place", "--ro", f"{tmp_path}/inner:/p/place/x", "--", "true")
+    assert done.returncode == 125 and "in a --tmpfs that lies in a lent folder" in done.stderr
+
+
 def test_workdir(pctx, folder):
     assert pctx("run", "-q", "--workdir", "/tmp", "--", "pwd").stdout == "/tmp\n"
     (folder / "sub").mkdir()

@@ -1,6 +1,7 @@
 """What a guest leaves in a lent folder is data of an attacker's: it must not become a way out for it later, and must
 give nobody on the host new rights."""
 
+import json
 import os
 import stat
 
@@ -64,24 +65,78 @@ def test_set_id_bits_mean_nothing_in_the_box(attack, attacker, outside, open_pla
         assert outside([program]).returncode == 0
 
 
-PLANTED = "a link that a guest left under /mnt leads the engine out of the box when something is lent below /mnt"
+LINKS = {"absolute": str, "through the root": lambda place: "../" * 40 + str(place).lstrip("/")}
+LENDING = {
+    "a file": ["--ro", "{secret}:/mnt/{name}/planted"],
+    "a folder": ["--ro", "{folder}:/mnt/{name}/planted"],
+    "a folder in memory": ["--tmpfs", "/mnt/{name}/planted"],
+}
 
 
-def test_planted_link_does_not_make_the_engine_create_a_host_file(inside, pctx, tmp_path, secret, open_place):
-    folder, home = tmp_path / "work", open_place
+@pytest.mark.parametrize("what", LENDING)
+@pytest.mark.parametrize("link", LINKS)
+def test_planted_link_does_not_lead_the_engine_out_of_the_box(inside, pctx, tmp_path, secret, open_place, link, what):
+    """The old root lies over the box's own while that is built, and ".." of the root leads there."""
+    folder, real = tmp_path / "work", tmp_path / "work" / "real"
+    real.mkdir(parents=True)
+    for place in (real, open_place):
+        (place / "planted").touch() if what == "a file" else (place / "planted").mkdir()
+    (open_place / "seen").touch()
+    inside(f"import os; os.symlink({LINKS[link](open_place)!r}, '/mnt/data')", "--mnt", folder)
+    assert (folder / "data" / "seen").exists(), "outside the link leads there"
+
+    def lend(name):
+        words = [word.format(secret=secret, folder=secret.parent, name=name) for word in LENDING[what]]
+        return pctx("run", "--mnt", folder, *words, "--", "true")
+
+    done = lend("data")
+    assert (
+        done.returncode == 125 and "cannot mount at /mnt/data/planted in the box: a link is in the way" in done.stderr
+    )
+    assert lend("real").returncode == 0
+
+
+@pytest.mark.parametrize("what", LENDING)
+def test_planted_link_is_no_place_to_mount_at(inside, pctx, tmp_path, secret, open_place, what):
+    folder = tmp_path / "work"
     folder.mkdir()
-    inside(f"import os; os.symlink({str(home / 'planted')!r}, '/mnt/data')", "--mnt", folder)
-    assert (folder / "data").is_symlink()
-    pctx("run", "--mnt", folder, "--ro", f"{secret}:/mnt/data", "--", "true")
-    assert not os.path.lexists(home / "planted")
+    inside(f"import os; os.symlink({LINKS['through the root'](open_place / 'new')!r}, '/mnt/planted')", "--mnt", folder)
+    words = [word.format(secret=secret, folder=secret.parent, name=".").replace("/./", "/") for word in LENDING[what]]
+    done = pctx("run", "--mnt", folder, *words, "--", "true")
+    assert done.returncode == 125 and "/mnt/planted in the box: a link is in the way" in done.stderr
+    assert list(open_place.iterdir()) == [] and (folder / "planted").is_symlink()
 
 
-def test_planted_link_does_not_make_the_engine_create_a_host_folder(inside, pctx, tmp_path, open_place):
-    folder, home = tmp_path / "work", open_place
+@pytest.mark.parametrize("what", LENDING)
+def test_engine_makes_nothing_in_a_lent_folder(inside, pctx, tmp_path, secret, what):
+    """What it made for a mount would stay there, and be listed as the guest's doing."""
+    folder = tmp_path / "work"
     folder.mkdir()
-    inside(f"import os; os.symlink({str(home)!r}, '/mnt/cache')", "--mnt", folder)
-    pctx("run", "--mnt", folder, "--tmpfs", "/mnt/cache/new", "--", "true")
-    assert list(home.iterdir()) == []
+    words = [word.format(secret=secret, folder=secret.parent, name="new") for word in LENDING[what]]
+    done = pctx("run", "--mnt", folder, *words, "--", "true")
+    assert done.returncode == 125 and "nothing is made in a folder of yours" in done.stderr
+    assert list(folder.iterdir()) == []
+    (folder / "new").mkdir()
+    (folder / "new" / "planted").touch() if what == "a file" else (folder / "new" / "planted").mkdir()
+    ended = inside(["true"], "--mnt", folder, *words, "--changed")
+    assert ended.status == 0 and not ended.changed["created"]
+
+
+@pytest.mark.parametrize("words", [["--rw", "--ro"], ["--ro", "--rw"], ["policy"]], ids=" ".join)
+def test_what_is_lent_read_only_in_a_writable_folder_stays_read_only(pctx, tmp_path, words):
+    hooks = tmp_path / "project" / ".git"
+    hooks.mkdir(parents=True)
+    lent = {"--rw": f"{tmp_path}/project:/p", "--ro": f"{hooks}:/p/.git"}
+    options = [part for word in words if word in lent for part in (word, lent[word])]
+    if words == ["policy"]:
+        policy = tmp_path / "policy.json"
+        policy.write_text(json.dumps({"files": {option[2:]: [value] for option, value in lent.items()}}))
+        options = ["--policy", policy]
+    done = pctx("run", "-q", *options, "--", "sh", "-c", "touch /p/new; touch /p/.git/hook")
+    assert "/p/.git/hook" in done.stderr and os.listdir(hooks) == []
+    assert (tmp_path / "project" / "new").exists()
+    control = pctx("run", "-q", "--rw", lent["--rw"], "--", "touch", "/p/.git/hook")
+    assert control.returncode == 0 and os.listdir(hooks) == ["hook"]
 
 
 def test_planted_link_does_not_redirect_the_report(inside, pctx, tmp_path):
