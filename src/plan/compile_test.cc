@@ -281,7 +281,12 @@ TEST(Limits, what_systemd_did_not_delegate_is_not_promised) {
   policy.limits.io_write = 1_MiB;
   EXPECT_FALSE(compile(policy, host, {}));
   policy.allow_degraded.set(index(Layer::cgroups));
-  EXPECT_EQ(bound_by(*compile(policy, host, {}), "io_write"), "not bound");
+  const auto degraded = compile(policy, host, {});
+  ASSERT_TRUE(degraded);
+  EXPECT_EQ(bound_by(*degraded, "io_write"), "not bound");
+  ASSERT_EQ(degraded->notices.size(), 1U);
+  EXPECT_EQ(degraded->notices[0], "limits that --allow-degraded lets go: io_write 1 MiB/s (not bound)");
+  EXPECT_TRUE(plan->notices.empty());
 }
 
 TEST(Root, what_lies_in_another_place_is_mounted_after_it) {

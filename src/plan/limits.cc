@@ -100,6 +100,15 @@ void note(Plan& plan, std::string limit, std::string value, std::string by) {
   plan.bindings.push_back({std::move(limit), std::move(value), std::move(by)});
 }
 
+// What --allow-degraded lets go stands in the Receipt, and is said before the run.
+void say_what_is_not_bound(Plan& plan) {
+  std::vector<std::string> loose;
+  for (const LimitBinding& each : plan.bindings)
+    if (each.by.starts_with("not bound")) loose.push_back(fmt::format("{} {} ({})", each.limit, each.value, each.by));
+  if (!loose.empty())
+    plan.notices.push_back(fmt::format("limits that --allow-degraded lets go: {}", fmt::join(loose, ", ")));
+}
+
 }  // namespace
 
 Result<void> plan_limits(Plan& plan, const HostFeatures& host) {
@@ -160,6 +169,7 @@ Result<void> plan_limits(Plan& plan, const HostFeatures& host) {
     if (rate)
       note(plan, name, format_size(*rate) + "/s",
            plan.cgroup.version == CgroupVersion::v2 && plan.cgroup.io_controller ? by : "not bound");
+  say_what_is_not_bound(plan);
   const NetworkPolicy& allowed = plan.policy.allowed;
   if (allowed.rate) note(plan, "net_rate", format_size(*allowed.rate) + "/s", "relay");
   if (allowed.bytes) note(plan, "net_bytes", format_size(*allowed.bytes), "relay");
