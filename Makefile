@@ -27,7 +27,7 @@ test-vm: ## only the virtual machines: cgroup v2, AppArmor, Linux 5.10, Ubuntu 2
 	@tests/vm/run.sh
 
 bench: ## measure against the peers that are installed; prints a table and fills the one in README.md
-	@scripts/setup.sh test
+	@scripts/setup.sh test --bench
 	@scripts/bench.sh
 
 fuzz: ## run each fuzzer for SECONDS_PER_FUZZER (600) seconds; corpus in fuzz/corpus

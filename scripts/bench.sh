@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Runs the benchmarks, which print their tables and write them to bench/results, and copies those tables into README.md
 # between their marks: cold starts (options go to bench/run.py), then warm calls, scripts, the network, and
-# Podman.
+# Podman. At last the micro benchmarks of what a run pays before there is a box, which have no goal and no table.
 set -euo pipefail
 
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
@@ -28,3 +28,7 @@ fill scripts bench/results/scripts.md
 fill network bench/results/network.md
 .venv/bin/python bench/podman.py
 fill podman bench/results/podman.md
+
+[[ -f build/bench/build.ninja ]] || cmake --preset bench >/dev/null
+cmake --build --preset bench --target micro
+build/bench/bench/micro
