@@ -82,7 +82,8 @@ constexpr Option kOptions[] = {
     {kResult, "--json", nullptr, &RunArguments::json, "Print one JSON object: outcome, output and receipt"},
     {kResult, "--report", "FILE", &RunArguments::report, "Write outcome and receipt to FILE as JSON"},
     {kResult, "--print-policy", nullptr, &RunArguments::print_policy, "Print the policy of this line as JSON and stop"},
-    {kResult, "-q,--quiet", nullptr, &RunArguments::quiet, "No notices of ours on stderr; with --report not a word"},
+    {kResult, "-q,--quiet", nullptr, &RunArguments::quiet,
+     "No notices of ours on stderr, not even of --network host; with --report not a word"},
     {kResult, "--die-with-parent", nullptr, &RunArguments::die_with_parent,
      "End with the process that started this one"},
 };
