@@ -3,6 +3,7 @@
 What runs under `refused` has a filter that answers as such a kernel does. Podman has a right of its own there: its
 stand-in on the PATH hands streams, words and environment to `Outside`, which runs the real one without the filter.
 Everything else is as it is: no part of ours is replaced.
+Other filters here refuse less: a host name, a kind of namespace that a box can be without.
 """
 
 import contextlib

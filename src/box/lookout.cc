@@ -91,8 +91,10 @@ std::optional<Sighting> go_on(Watched& box) {
   if (!box.sweep) found = begin_look(box);
   bool more = box.sweep.has_value();
   while (more && sys::cpu_time() - before < kSlice) more = box.sweep->step();
-  box.cost += sys::cpu_time() - before;
-  if (more) return std::nullopt;
+  if (more) {
+    box.cost += sys::cpu_time() - before;
+    return std::nullopt;
+  }
   const bool all = !box.sweep || box.sweep->counted_mappings();
   if (box.sweep) {
     if (all) {
@@ -103,14 +105,16 @@ std::optional<Sighting> go_on(Watched& box) {
     found.look = {.in_kernel = box.in_sockets + box.kept,
                   .parked = box.parked,
                   .exact = box.sweep->counted_exactly(),
-                  .resident = box.sweep->exact()};
+                  .resident = {}};
     if (found.look.exact) {
+      found.look.resident = box.sweep->exact();
       box.highest = std::max(box.highest, found.look.resident.own + found.look.resident.shared);
       box.in_doubt = false;
     }
     if (box.sweep->hidden()) found.what = Sighting::memory;
     box.sweep.reset();
   }
+  box.cost += sys::cpu_time() - before;
   pace(box, all);
   return found;
 }

@@ -1,5 +1,5 @@
-// What the /proc of a box tells of its processes: their memory and their time. A path is that of a
-// process, or of one of its threads where /proc shows no memory for the process itself.
+// What the /proc of a box tells of its processes: their memory and their time. A path is that of a process, or of one
+// of its threads where /proc shows no memory for the process itself.
 #pragma once
 
 #include <cstddef>

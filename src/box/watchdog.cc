@@ -113,7 +113,7 @@ TreeUsage TreeMeter::measure(std::uint64_t memory_limit) {
   return usage;
 }
 
-// Of `usage.memory`, which may have pages twice, makes what is known; `sure` has none twice.
+// Of `usage.memory`, which may have pages of forks twice, makes what is known; `sure` has these once.
 void TreeMeter::judge(std::uint64_t memory_limit, std::uint64_t stored, std::uint64_t sure, TreeUsage& usage) {
   least_stored_ = std::min(least_stored_, stored);
   least_shared_ = std::min(least_shared_, shared_);

@@ -1,4 +1,4 @@
-// Measures a box from outside by its own /proc and sockets: for limits that no cgroup binds.
+// Measures a box from outside, by its own /proc and what the Lookout tells: for limits that no cgroup binds.
 #pragma once
 
 #include <cstdint>

@@ -38,7 +38,7 @@ mode_t kind_of(const std::string& path) {
 bool begins_empty(const Plan& plan) {
   return plan.workdir == plan.home &&
          std::none_of(plan.policy.binds.begin(), plan.policy.binds.end(),
-                      [&](const Bind& bind) { return bind.target.starts_with(plan.home); });
+                      [&](const Bind& bind) { return (bind.target + "/").starts_with(plan.home + "/"); });
 }
 
 }  // namespace

@@ -55,7 +55,7 @@ constexpr std::uint64_t kMapSharedAnonymous = 0x21, kMapHuge = 0x4'0000, kMemfdH
 constexpr std::uint64_t kReadEvents = 0x31;  // IN_ACCESS, IN_CLOSE_NOWRITE, IN_OPEN
 constexpr std::uint64_t kNewListener = 8;
 constexpr std::uint64_t kMadvMergeable = 12;
-constexpr std::uint64_t kMpolWithoutNodes = 5;  // MPOL_PREFERRED and MPOL_LOCAL; MPOL_DEFAULT is 0
+constexpr std::uint64_t kMpolWithoutNodes = 5;  // of MPOL_PREFERRED and MPOL_LOCAL, the bits; MPOL_DEFAULT has none
 constexpr std::uint64_t kFSetPipeSize = 1031, kFNotify = 1026, kFOfdSetLock = 37, kFOfdSetLockWait = 38;
 constexpr std::uint64_t kCloseRangeUnshare = 2;
 constexpr std::uint64_t kCloneVm = 0x100, kCloneFiles = 0x400, kCloneVfork = 0x4000, kCloneThread = 0x1'0000;
@@ -88,12 +88,11 @@ class RuleWriter {
       case absent:
         return add(Action::fail(ENOSYS));
       case clone_flags:
-        // Whoever shares its descriptors is a thread: locks of a process that has ended, held by another one, are in
-        // no table.
         // Whoever waits for the exec of its child shares its memory with it: the watchdog counts that memory once.
         refuse({masked(0, kCloneVfork | kCloneVm, kCloneVfork)});
         refuse({masked(0, kCloneVfork | kCloneThread, kCloneVfork | kCloneThread)});  // a thread is no child
-        // And a thread shares them: one table of a process is counted.
+        // Whoever shares its descriptors is a thread: locks of a process that has ended, held by another one, are in
+        // no table. And a thread shares them: one table of a process is counted.
         allow({masked(0, kNamespaceFlags | kCloneFiles | kCloneThread, 0)});
         allow({masked(0, kNamespaceFlags | kCloneFiles | kCloneThread, kCloneFiles | kCloneThread)});
         return refuse();

@@ -18,6 +18,7 @@
 #include "launch/spawn.h"
 #include "plan/refusal.h"
 #include "pool/inspect.h"
+#include "sys/diagnose.h"
 #include "sys/files.h"
 #include "sys/kernel_abi.h"
 #include "wire/packet.h"
@@ -260,7 +261,7 @@ void Worker::start_call(std::optional<Millis> timeout) {
 void Worker::watch_kernel_memory() {
   loop_.cancel(look_);
   auto watched = around_.lookout.watch(plan_, {meter_.proc(), locks_.get(), diag_.get()});
-  if (!watched) return fail(std::move(watched).error());
+  if (!watched) return fail(with_next_step(std::move(watched).error()));
   excess_ = *std::move(watched);
   loop_.watch(excess_.get(), EPOLLIN, [this](std::uint32_t) {
     const Heard heard = hear(excess_.get(), meter_, verdict_);

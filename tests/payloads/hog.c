@@ -146,7 +146,6 @@ static void fill_udp(size_t size) {
   }
 }
 
-// Mappings of their own, page for page: one of two may be read. 128 bytes is less than the kernel has for each.
 // A list of mappings of it is longer than whoever reads it may expect.
 static int long_name(void) {
   char name[256] = "/tmp/";
@@ -156,6 +155,7 @@ static int long_name(void) {
   return fd;
 }
 
+// Mappings of their own, page for page: one of two may be read. 128 bytes is less than the kernel has for each.
 static void park_mappings(size_t size, int file) {
   size_t left = size / 128;
   while (left > 0) {
