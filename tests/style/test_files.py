@@ -1,8 +1,13 @@
 """What every file of the project has in common."""
 
+import importlib.metadata
 import re
 
 import project
+import pytest
+
+from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
 
 LONGEST = 500
 # Files that may be longer, each with the reason.
@@ -49,6 +54,31 @@ def test_python_requirements_are_pinned_and_name_no_address():
     lines = [line.split("#")[0].strip() for line in project.text("requirements-dev.txt").splitlines()]
     for line in filter(None, lines):
         assert re.fullmatch(r"[A-Za-z0-9_.-]+==[\w.]+(; .+)?", line), line
+
+
+def requirements(file):
+    lines = [line.split("#")[0].strip() for line in project.text(file).splitlines()]
+    return [Requirement(line) for line in lines if line]
+
+
+@pytest.mark.parametrize("python", ["3.10", "3.11", "3.12", "3.13"])
+def test_python_requirements_fit_together_on(python):
+    """The machine that runs this has one Python; who has another must be able to install them too."""
+    there = {"python_version": python, "python_full_version": f"{python}.0", "extra": ""}
+    pins = {
+        canonicalize_name(pinned.name): str(pinned.specifier).removeprefix("==")
+        for pinned in requirements("requirements.txt") + requirements("requirements-dev.txt")
+        if pinned.marker is None or pinned.marker.evaluate(there)
+    }
+    for name in pins:
+        try:
+            needs = [Requirement(text) for text in importlib.metadata.requires(name) or []]
+        except importlib.metadata.PackageNotFoundError:  # another Python's
+            continue
+        for need in needs:
+            if need.marker is None or need.marker.evaluate(there):
+                pinned = pins.get(canonicalize_name(need.name))
+                assert pinned is not None and need.specifier.contains(pinned), f"{name} needs {need}, not {pinned}"
 
 
 def test_the_changelog_has_a_section_for_the_version_being_built():
