@@ -62,14 +62,14 @@ static int policies(int pages) {
 }
 
 static int program(int option) {
-  static struct sock_filter code[4096];
-  for (int i = 0; i < 4095; ++i) code[i] = (struct sock_filter)BPF_STMT(BPF_ALU | BPF_DIV | BPF_K, 3 + i);
-  code[4095] = (struct sock_filter)BPF_STMT(BPF_RET | BPF_K, 0);
-  const struct sock_fprog all = {4096, code};
+  static struct sock_filter code[512];  // within net.core.optmem_max of older kernels
+  for (int i = 0; i < 511; ++i) code[i] = (struct sock_filter)BPF_STMT(BPF_ALU | BPF_DIV | BPF_K, 3 + i);
+  code[511] = (struct sock_filter)BPF_STMT(BPF_RET | BPF_K, 0);
+  const struct sock_fprog all = {512, code};
   const int fd = socket(AF_INET, SOCK_DGRAM, 0), one = 1;
   if (fd < 0 || setsockopt(fd, SOL_SOCKET, SO_REUSEPORT, &one, sizeof one) != 0) refuse("socket");
   if (setsockopt(fd, SOL_SOCKET, option, &all, sizeof all) != 0) refuse("setsockopt");
-  return 4096;
+  return 512;
 }
 
 static int nothing(void* unused) { return syscall(SYS_exit, 0); }

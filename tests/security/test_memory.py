@@ -74,13 +74,13 @@ def test_guest_cannot_pass_memory_on_between_processes(attack, attacker, outside
 
 
 COMES_AND_GOES = """
-for row in 1 2 3 4; do (n=0; while [ $n -lt 500 ]; do /bin/true; (:); n=$((n+1)); done) & done
+for row in 1 2 3 4; do (n=0; while [ $n -lt 150 ]; do /bin/true; (:); n=$((n+1)); done) & done
 wait; echo done
 """
 
 
 def test_processes_that_come_and_go_fast_hide_nothing(inside):
-    assert inside(["sh", "-c", COMES_AND_GOES], "--memory", "64M", "--timeout", "100s").stdout == "done\n"
+    assert inside(["sh", "-c", COMES_AND_GOES], "--memory", "64M", "--timeout", "50s").stdout == "done\n"
 
 
 # A forked child has all pages of its parent, until one of them writes.
