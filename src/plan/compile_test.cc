@@ -311,6 +311,38 @@ TEST(Root, what_lies_in_another_place_is_mounted_after_it) {
   EXPECT_FALSE(compile(policy, root_host(), inputs));
 }
 
+TEST(Root, places_are_told_apart_behind_the_boxs_own_links) {
+  HostFeatures host = root_host();
+  host.system.push_back({"/srv", PathKind::link, "/usr/srv/"});
+  host.system.push_back({"/round", PathKind::link, "round"});
+  const auto placed_at = [&](const char* place) {
+    Policy policy;
+    policy.binds = {{"/data", place, false}};
+    const auto plan = compile(policy, host, {.binds = {{"/data", true}}});
+    return plan ? std::string{find(*plan, RootOpKind::bind, place + 1) ? place : plan->root.back().target} : "refused";
+  };
+  EXPECT_EQ(placed_at("/var/tmp/w/x"), "tmp/w/x");
+  EXPECT_EQ(placed_at("/var/tmp"), "refused") << "/tmp is the sandbox's own";
+  EXPECT_EQ(placed_at("/etc/mtab"), "refused") << "it is in /proc";
+  EXPECT_EQ(placed_at("/srv/x"), "usr/srv/x");
+  EXPECT_EQ(placed_at("/var/tmpx"), "/var/tmpx");
+  EXPECT_EQ(placed_at("/round/x"), "/round/x") << "and the kernel says what it thinks of it";
+
+  Policy policy;
+  policy.binds = {{"/data/x", "/var/tmp/w/x", false}, {"/data", "/tmp/w", true}};
+  const CompileInputs inputs{.binds = {{"/data/x", true}, {"/data", true}}};
+  const auto plan = compile(policy, host, inputs);
+  ASSERT_TRUE(plan) << plan.error().what;
+  const RootOp* inner = find(*plan, RootOpKind::bind, "tmp/w/x");
+  ASSERT_TRUE(inner);
+  EXPECT_TRUE(inner->inside && find(*plan, RootOpKind::bind, "tmp/w") < inner);
+
+  policy.binds[0].target = "/var/tmp/w";
+  const auto same = compile(policy, host, inputs);
+  ASSERT_FALSE(same);
+  EXPECT_EQ(same.error().what, "two things would lie at /tmp/w");
+}
+
 TEST(Root, an_old_kernel_lends_no_tree_that_would_stay_writable_inside) {
   HostFeatures host = root_host();
   host.kernel_major = 5;

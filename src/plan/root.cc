@@ -1,6 +1,7 @@
 // The box's root: what it holds and in which order it is built.
 #include <algorithm>
 #include <array>
+#include <filesystem>
 #include <iterator>
 
 #include <fmt/format.h>
@@ -172,19 +173,55 @@ struct Placed {
   bool inside = false;  // in something lent
 };
 
+// Where a place is once the box's own links are followed, for example /var/tmp/x: places are compared by their names.
+std::string behind_links(const Plan& plan, const std::string& place) {
+  std::string target = relative(place);
+  const auto leads_on = [&](const RootOp& op) {
+    return op.kind == RootOpKind::link && (target + "/").starts_with(op.target + "/");
+  };
+  // As many as the kernel would follow: those of the host's root are as the host has them.
+  for (int followed = 0; followed < 40; ++followed) {
+    const auto op = std::find_if(plan.root.begin(), plan.root.end(), leads_on);
+    if (op == plan.root.end()) break;
+    const auto folder = std::filesystem::path{"/" + op->target}.parent_path();
+    const auto led_to = folder / op->text / std::filesystem::path{target.substr(op->target.size())}.relative_path();
+    target = relative(led_to.lexically_normal().string());
+    if (target.ends_with('/')) target.pop_back();
+  }
+  return target;
+}
+
+// A place of the caller's, by the option or key that names it.
+Result<std::string> place(const Plan& plan, std::string_view key, const std::string& written) {
+  std::string target = behind_links(plan, written);
+  if (target != relative(written) && is_reserved("/" + target))
+    return usage_error(fmt::format("{}: {} is /{} in the box, which is made by the sandbox itself",
+                                   plan.policy.names.of(key), written, target),
+                       "choose another place in the box, for example /data");
+  return target;
+}
+
 // Whatever lies in another one comes after it, however they were named: else it would be hidden, and what is lent
 // read-only there be writable.
-Result<std::vector<Placed>> placed_by_caller(const Policy& policy, const CompileInputs& inputs) {
+Result<std::vector<Placed>> placed_by_caller(const Plan& plan, const CompileInputs& inputs) {
   std::vector<Placed> all;
   if (inputs.mnt) all.push_back({.target = "mnt", .lent = &*inputs.mnt, .writable = true});
-  for (std::size_t i = 0; i < policy.binds.size(); ++i)
-    all.push_back(
-        {.target = relative(policy.binds[i].target), .lent = &inputs.binds[i], .writable = policy.binds[i].writable});
-  for (const Tmpfs& tmpfs : policy.tmpfs) all.push_back({.target = relative(tmpfs.target), .tmpfs = &tmpfs});
+  for (std::size_t i = 0; i < plan.policy.binds.size(); ++i) {
+    const Bind& bind = plan.policy.binds[i];
+    all.push_back({.target = PCTX_TRY(place(plan, bind.key(), bind.target)),
+                   .lent = &inputs.binds[i],
+                   .writable = bind.writable});
+  }
+  for (const Tmpfs& tmpfs : plan.policy.tmpfs)
+    all.push_back({.target = PCTX_TRY(place(plan, "files.tmpfs", tmpfs.target)), .tmpfs = &tmpfs});
   const auto depth = [](const Placed& each) { return std::count(each.target.begin(), each.target.end(), '/'); };
   std::stable_sort(all.begin(), all.end(),
                    [&](const auto& one, const auto& other) { return depth(one) < depth(other); });
   for (auto each = all.begin(); each != all.end(); ++each) {
+    if (each != all.begin() &&
+        std::any_of(all.begin(), each, [&](const Placed& o) { return o.target == each->target; }))
+      return usage_error(fmt::format("two things would lie at /{}", each->target),
+                         "choose another place for one of them, for example /data");
     const auto holds = [&](const Placed& other) { return each->target.starts_with(other.target + "/"); };
     const auto nearest = std::find_if(std::make_reverse_iterator(each), all.rend(), holds);
     if (nearest == all.rend()) continue;
@@ -200,7 +237,7 @@ Result<std::vector<Placed>> placed_by_caller(const Policy& policy, const Compile
 Result<void> check_places(const Plan& plan, const CompileInputs& inputs) {
   for (std::size_t i = 0; i < plan.policy.binds.size(); ++i) {
     const Bind& bind = plan.policy.binds[i];
-    const std::string target = relative(bind.target);
+    const std::string target = behind_links(plan, bind.target);
     const bool folder = inputs.binds[i].directory;
     for (const RootOp& op : plan.root) {
       const bool file_there = op.kind == RootOpKind::file || (op.kind == RootOpKind::bind && !op.directory);
@@ -259,7 +296,7 @@ Result<void> plan_root(Plan& plan, const HostFeatures& host, const CompileInputs
   }
 
   if (!inputs.mnt) root.directory("mnt");
-  for (const Placed& placed : PCTX_TRY(placed_by_caller(policy, inputs))) {
+  for (const Placed& placed : PCTX_TRY(placed_by_caller(plan, inputs))) {
     if (placed.tmpfs != nullptr) {
       if (!placed.inside) root.directory(placed.target);
       root.add({.kind = RootOpKind::tmpfs,

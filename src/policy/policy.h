@@ -87,5 +87,7 @@ inline constexpr std::size_t kMaxPolicyBytes = 1 << 20;
 // Whole system folders are never lent. `name` is what messages call the path.
 Result<void> check_lendable(std::string_view name, std::string_view path);
 Result<void> validate(const Policy& policy);
+// Places that the engine itself fills: something lent over them would undo a layer.
+bool is_reserved(std::string_view target);
 
 }  // namespace pctx

@@ -40,16 +40,6 @@ Result<void> check_guest_path(std::string_view what, const std::string& path) {
   return {};
 }
 
-// Places that the engine itself fills: something lent over them would undo a layer.
-bool is_reserved(std::string_view target) {
-  constexpr std::array<std::string_view, 5> kReserved{"/proc", "/dev", "/sys", "/etc", "/tmp"};
-  for (std::string_view place : kReserved)
-    if (target == place ||
-        (place != "/tmp" && place != "/etc" && target.starts_with(place) && target[place.size()] == '/'))
-      return true;
-  return target == "/";
-}
-
 Result<void> check_targets(const Policy& policy) {
   std::set<std::string> seen;
   if (policy.mnt) seen.insert("/mnt");
@@ -124,6 +114,15 @@ Result<void> check_network(const Policy& policy) {
 }
 
 }  // namespace
+
+bool is_reserved(std::string_view target) {
+  constexpr std::array<std::string_view, 5> kReserved{"/proc", "/dev", "/sys", "/etc", "/tmp"};
+  for (std::string_view place : kReserved)
+    if (target == place ||
+        (place != "/tmp" && place != "/etc" && target.starts_with(place) && target[place.size()] == '/'))
+      return true;
+  return target == "/";
+}
 
 bool is_profile_name(std::string_view name) {
   return !name.empty() && name.size() <= 100 && name.front() != '.' && name.front() != '-' &&

@@ -122,20 +122,23 @@ def test_engine_makes_nothing_in_a_lent_folder(inside, pctx, tmp_path, secret, w
     assert ended.status == 0 and not ended.changed["created"]
 
 
+@pytest.mark.parametrize("place", ["/p", "/var/tmp/p"])
 @pytest.mark.parametrize("words", [["--rw", "--ro"], ["--ro", "--rw"], ["policy"]], ids=" ".join)
-def test_what_is_lent_read_only_in_a_writable_folder_stays_read_only(pctx, tmp_path, words):
+def test_what_is_lent_read_only_in_a_writable_folder_stays_read_only(pctx, tmp_path, words, place):
+    """Also if the box's own links lead there: its /var/tmp is /tmp."""
     hooks = tmp_path / "project" / ".git"
     hooks.mkdir(parents=True)
-    lent = {"--rw": f"{tmp_path}/project:/p", "--ro": f"{hooks}:/p/.git"}
+    same = place.removeprefix("/var")
+    lent = {"--rw": f"{tmp_path}/project:{same}", "--ro": f"{hooks}:{place}/.git"}
     options = [part for word in words if word in lent for part in (word, lent[word])]
     if words == ["policy"]:
         policy = tmp_path / "policy.json"
         policy.write_text(json.dumps({"files": {option[2:]: [value] for option, value in lent.items()}}))
         options = ["--policy", policy]
-    done = pctx("run", "-q", *options, "--", "sh", "-c", "touch /p/new; touch /p/.git/hook")
-    assert "/p/.git/hook" in done.stderr and os.listdir(hooks) == []
+    done = pctx("run", "-q", *options, "--", "sh", "-c", f"touch {same}/new; touch {same}/.git/hook")
+    assert f"{same}/.git/hook" in done.stderr and os.listdir(hooks) == []
     assert (tmp_path / "project" / "new").exists()
-    control = pctx("run", "-q", "--rw", lent["--rw"], "--", "touch", "/p/.git/hook")
+    control = pctx("run", "-q", "--rw", lent["--rw"], "--", "touch", f"{same}/.git/hook")
     assert control.returncode == 0 and os.listdir(hooks) == ["hook"]
 
 
@@ -231,7 +234,9 @@ def test_places_that_undo_the_box_are_never_lent(pctx, place):
     assert done.returncode == 125 and "never lent" in done.stderr
 
 
-@pytest.mark.parametrize("target", ["/proc/self", "/dev/null", "/sys", "/etc", "/", "relative", "/a/../b", "/a//b"])
+@pytest.mark.parametrize(
+    "target", ["/proc/self", "/dev/null", "/sys", "/etc", "/", "relative", "/a/../b", "/a//b", "/etc/mtab"]
+)
 def test_nothing_is_lent_over_what_the_box_is_made_of(pctx, secret, target):
     done = pctx("run", "--ro", f"{secret}:{target}", "--", "true")
     assert done.returncode == 125 and done.stderr.startswith("pctx-sandbox: --ro")
