@@ -33,6 +33,8 @@ START_SECONDS = 300
 MACHINE_SECONDS = 2000
 # A Broker answers within a millisecond, on a busy machine within some.
 ANSWER_SECONDS = 3.0
+# After this long without a word a container is looked after: somebody may have paused it.
+LOOK_MILLISECONDS = 3000
 VARIABLE = "PCTX_SANDBOX_BACKEND"
 _ANSWERED = ("backend", "reason", "socket", "uid", "user", "support", "lent", "notices", "limits")
 

@@ -173,8 +173,15 @@ class Connection:
     def _wait(self, seconds: float) -> None:
         waiting = select.poll()
         waiting.register(self.fd, select.POLLIN)
-        if seconds <= 0 or not waiting.poll(max(1, int(seconds * 1000))):
-            raise BrokerGone("the Broker does not answer")
+        deadline = time.monotonic() + seconds
+        while seconds > 0:
+            millis = max(1, int(seconds * 1000))
+            if waiting.poll(min(millis, _backend.LOOK_MILLISECONDS) if self.backend.socket else millis):
+                return
+            if self.backend.socket:
+                _backend.look_after(self.backend)
+            seconds = deadline - time.monotonic()
+        raise BrokerGone("the Broker does not answer")
 
     def _receive(self, want_end: bool) -> bool:
         """Takes one message; False if there is none yet."""

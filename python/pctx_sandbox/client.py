@@ -37,8 +37,6 @@ ANNOUNCE_MILLISECONDS = 2
 # A Broker that leaves takes its kept leases along, and the one that starts may find its socket still warm.
 ATTEMPTS = 3
 PAUSE_SECONDS = 0.1
-# After this long without a word a container is looked after: somebody may have paused it.
-LOOK_MILLISECONDS = 3000
 _SEND_FLAGS = wire.MSG_DONTWAIT | wire.MSG_NOSIGNAL
 
 
@@ -261,7 +259,7 @@ def _run(
         # Most calls are over before their start is worth waking the Broker for; the others are announced a bit late.
         patience = int(wait * 1000) + 1 if connection.started else ANNOUNCE_MILLISECONDS
         if connection.backend.socket:
-            patience = min(patience, LOOK_MILLISECONDS)
+            patience = min(patience, _backend.LOOK_MILLISECONDS)
         events = poll.poll(patience)
         if not events and not connection.started:
             _announce(connection, call, unread=bool(rest))

@@ -14,7 +14,7 @@ from pathlib import Path
 import pctx_sandbox
 import podman_host
 import pytest
-from pctx_sandbox import _broker, sandbox
+from pctx_sandbox import _backend, _broker, sandbox
 from waiting import wait_until
 
 BACKENDS = ("podman",)
@@ -91,6 +91,16 @@ def test_the_next_call_works_after(name, command, connections):
     assert state(name) == "running"
 
 
+def test_no_device_of_the_host_changes_hands(name):
+    """crun gives a container's standard input to its first user: as root, what everybody has as /dev/null."""
+    podman("rm", "--force", name)
+    before = os.stat("/dev/null")
+    assert one() == 1
+    after = os.stat("/dev/null")
+    assert (after.st_uid, after.st_gid, after.st_mode) == (before.st_uid, before.st_gid, before.st_mode)
+    assert "pipe:" in podman("exec", name, "/usr/bin/readlink", "/proc/1/fd/0")
+
+
 def relays_outside():
     """Doors of containers, and the relays behind them, by pid."""
     found = {}
@@ -155,6 +165,17 @@ def test_a_script_goes_on_after_a_pause(name, skip_unless):
     assert done.returncode == 0 and ended == ["over\n"]
     assert one() == 1  # the pause may have come after its end
     assert state(name) == "running"
+
+
+def test_whoever_waits_for_a_worker_wakes_the_container_up_soon(name, skip_unless):
+    assert one() == 1
+    lease = next(packet for backend, packet in _broker._prefetched if backend == "podman")
+    connection = _broker.Connection(_backend.resolve("podman"))
+    done = subprocess.run(["podman", "pause", name], capture_output=True, text=True, timeout=120)
+    skip_unless("cgroup V1" not in done.stderr, "cgroup v2, without which Podman pauses nothing for an ordinary user")
+    connection.send(lease)
+    assert connection.wait_for_lease(30).waits(connection.fd)  # a call's own patience is three times as long
+    connection.discard()
 
 
 def test_the_image_may_go_at_any_time(name):

@@ -18,7 +18,7 @@ from typing import Any
 
 from .. import _backend, _broker, _program
 from .._broker import BrokerGone, Connection, Lease, LeaseError
-from ..client import ATTEMPTS, GRACE_SECONDS, LOOK_MILLISECONDS, PAUSE_SECONDS, Canceller, raise_if_cancelled
+from ..client import ATTEMPTS, GRACE_SECONDS, PAUSE_SECONDS, Canceller, raise_if_cancelled
 from ..errors import SandboxStartupError
 from ..guest.wire import MSG_DONTWAIT, MSG_NOSIGNAL
 from .config import make_policy, output_bytes
@@ -167,7 +167,7 @@ class _Conversation:
             if deadline is not None and time.monotonic() > deadline:
                 raise SandboxStartupError("the Broker does not answer\nhint: run `pctx-sandbox restart`")
             if connection.backend.socket:
-                wait = LOOK_MILLISECONDS if wait is None else min(wait, LOOK_MILLISECONDS)
+                wait = min(wait or _backend.LOOK_MILLISECONDS, _backend.LOOK_MILLISECONDS)
             events = poll.poll(wait)
             if not events and connection.backend.socket:
                 _backend.look_after(connection.backend)
