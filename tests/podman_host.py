@@ -1,4 +1,7 @@
-"""Whether Podman works on this host at all, found without anything of ours: a container that does nothing."""
+"""Whether Podman works on this host at all, found without anything of ours: a container that does nothing.
+
+One that is too old for the backend counts as none: that it says so is shown in src/backend/podman/podman_test.cc.
+"""
 
 import functools
 import io
@@ -8,12 +11,17 @@ import shutil
 import subprocess
 import tarfile
 
+OLDEST = 4  # as in src/backend/podman/trouble.cc
+
 
 @functools.lru_cache(maxsize=1)
 def trouble():
     """What keeps Podman from starting a container here, or None."""
     if shutil.which("podman") is None:
         return "Podman (apt-get install podman)"
+    version = subprocess.run(["podman", "--version"], capture_output=True, text=True, timeout=120).stdout.split()
+    if version and int(version[-1].split(".")[0]) < OLDEST:
+        return f"Podman {OLDEST}.0 or newer; this is {version[-1]}"
     name = f"localhost/pctx-test-nothing-{os.getpid()}"
     try:
         words = _run(["podman", "import", "--quiet", "-", name], _root())

@@ -36,10 +36,9 @@ from test_backends import (  # noqa: F401
 )
 from waiting import wait_until
 
-pytestmark = [
-    pytest.mark.skipif(podman_host.trouble() is not None, reason=f"needs {podman_host.trouble()}"),
-    pytest.mark.usefixtures("machine"),
-]
+if podman_host.trouble():
+    pytest.skip(f"needs {podman_host.trouble()}", allow_module_level=True)
+pytestmark = pytest.mark.usefixtures("machine")
 PATIENCE = 180
 
 

@@ -57,15 +57,17 @@ std::vector<std::string> container_arguments(const ContainerSpec& spec) {
   std::vector<std::string> words{spec.podman};
   if (!spec.runtime.empty()) words.insert(words.end(), {"--runtime", spec.runtime});
   words.insert(words.end(), {"run", "--detach", "--replace", "--name", place.container, "--pull", "never"});
+  // A standard input of its own, which nobody writes to. Otherwise it is the host's /dev/null, and as root some
+  // runtimes (crun 1.8) give that to the container's first user.
+  words.emplace_back("--interactive");
   words.insert(words.end(), {"--hostname", "pctx-sandbox", "--no-hosts", "--network", "none", "--stop-timeout", "5",
                              "--log-driver", "k8s-file", "--log-opt", "max-size=1mb"});
   words.insert(words.end(), {"--label", fmt::format("pctx-sandbox={}", spec.version)});
   // The outer wall. The Broker makes user namespaces and mounts in there, for which it needs all of /proc unmasked and
   // must not be root; guests have neither: their own filter refuses both.
-  words.insert(words.end(),
-               {"--cap-drop", "ALL", "--security-opt", "no-new-privileges", "--security-opt", "unmask=ALL",
-                "--security-opt", fmt::format("seccomp={}", spec.profile), "--read-only", "--read-only-tmpfs=false",
-                "--ipc", spec.ipc, "--uts", "private", "--cgroupns", "private"});
+  words.insert(words.end(), {"--cap-drop", "ALL", "--security-opt", "no-new-privileges", "--security-opt", "unmask=ALL",
+                             "--security-opt", fmt::format("seccomp={}", spec.profile), "--read-only",
+                             "--read-only-tmpfs=false", "--ipc", "none", "--uts", "private", "--cgroupns", "private"});
   if (!spec.apparmor.empty()) words.insert(words.end(), {"--security-opt", fmt::format("apparmor={}", spec.apparmor)});
   if (place.rootful) {
     const std::string map = fmt::format("0:{}:{}", kFirstId, kIds);

@@ -70,6 +70,8 @@ Standing look() {
   }
   const auto words = sys::split(std::string_view{info->out}.substr(0, info->out.find('\n')), ' ');
   if (words.size() < 4) return {false, fmt::format("'podman info' says '{}'", info->out), "try it by hand"};
+  if (const auto checked = check_version(words[0]); !checked)
+    return {false, checked.error().what, checked.error().hint};
   if (!named_machine().empty())
     return {
         true,

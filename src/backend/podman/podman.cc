@@ -173,7 +173,7 @@ class Agent {
   Result<void> start();
   Result<ContainerSpec> specify();
   Result<std::string> have_image(bool afresh);
-  Result<void> expect_machine();
+  Result<void> expect_podman();
   Result<std::string> copy_program() const;
   Result<void> wait_for_broker();
   std::vector<LentFolder> noted_folders() const { return read_folders(read_note(place_, "lent-folders")); }
@@ -332,7 +332,7 @@ Result<ContainerSpec> Agent::specify() {
 }
 
 Result<void> Agent::start() {
-  if (place_.remote) PCTX_TRY(expect_machine());
+  PCTX_TRY(expect_podman());
   sweep_lent(place_);
   ContainerSpec spec = PCTX_TRY(specify());
   PCTX_TRY(write_note(place_, "seccomp.json", seccomp_profile()));
@@ -362,8 +362,6 @@ Result<void> Agent::start() {
     } else if (trouble == Trouble::runtime_hybrid && spec.runtime.empty() && !place_.remote &&
                !sys::find_program("runc").empty()) {
       spec.runtime = "runc";
-    } else if (trouble == Trouble::older_podman && spec.ipc != "private") {
-      spec.ipc = "private";
     } else if (trouble == Trouble::in_the_way) {
       // Half removed, or being removed: Podman's own clean-up runs beside us.
       (void)podman::podman({"rm", "--force", "--ignore", place_.container});
@@ -389,11 +387,15 @@ Result<void> Agent::start() {
   return wait_for_broker();
 }
 
-// Stopped, it is told from everything else that may be wrong; and a folder of a user is no folder of root's.
-Result<void> Agent::expect_machine() {
-  const auto info = PCTX_TRY(podman::podman({"info", "--format", "{{.Host.Security.Rootless}}"}));
+// A machine that is stopped is told from everything else that may be wrong; and a folder of a user is no folder of
+// root's.
+Result<void> Agent::expect_podman() {
+  const auto info = PCTX_TRY(podman::podman({"info", "--format", "{{.Version.Version}} {{.Host.Security.Rootless}}"}));
   if (info.status != 0) return explain_failure(info.err, caller());
-  if (info.out.starts_with("true") != place_.rootful) return {};
+  const std::size_t space = std::min(info.out.find(' '), info.out.size());
+  PCTX_TRY(check_version(std::string_view{info.out}.substr(0, space)));
+  const bool rootless = std::string_view{info.out}.substr(space).starts_with(" true");
+  if (!place_.remote || rootless != place_.rootful) return {};
   return place_.rootful
              ? unavailable("the Podman of the other machine runs as an ordinary user, and the caller is root",
                            "call it as that user")

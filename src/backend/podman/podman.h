@@ -100,7 +100,6 @@ struct ContainerSpec {
   std::string profile;                           // file
   std::string apparmor;                          // a loaded profile; empty where Podman confines nothing by AppArmor
   std::string version, door;                     // door: name below `run`, empty for none
-  std::string ipc = "none";                      // its own, and no /dev/shm; Podman before 4.0 knows "private" only
   std::vector<HostPath> system;                  // the target of a file is its copy in `place.system`
   std::vector<LentFolder> lent;                  // read-only
   std::string store;                             // of Environments, read-write; empty where they are built outside
@@ -142,11 +141,13 @@ Caller caller();
 Result<std::string> apparmor_profile();
 
 // What Podman's words mean, and what to do. `user` is the caller's name.
-enum class Trouble { other, no_image, in_the_way, no_limits, runtime_hybrid, older_podman };
+enum class Trouble { other, no_image, in_the_way, no_limits, runtime_hybrid };
 Trouble trouble_in(std::string_view words);
 // Podman started the container, and says in passing that it leaves limits out.
 bool leaves_limits_out(std::string_view words);
 Error explain_failure(std::string_view words, const Caller& caller);
+// Whether this is a Podman that our containers can be started with, by the version that it names.
+Result<void> check_version(std::string_view version);
 // The line that installs Podman here.
 std::string install_command();
 

@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <cstdlib>
 
+#include <fmt/format.h>
 #include <gtest/gtest.h>
 #include <nlohmann/json.hpp>
 
@@ -261,8 +262,20 @@ TEST(PodmanTrouble, IsToldApart) {
   EXPECT_EQ(trouble_in("Error: the container name \"x\" is already in use"), Trouble::in_the_way);
   EXPECT_EQ(trouble_in("Error: crun: cgroups in hybrid mode not supported"), Trouble::runtime_hybrid);
   EXPECT_EQ(trouble_in("Error: crun: controller `memory` is not available under /sys/fs/cgroup"), Trouble::no_limits);
-  EXPECT_EQ(trouble_in("Error: unrecognized namespace mode none passed"), Trouble::older_podman);
   EXPECT_EQ(trouble_in("Error: whatever"), Trouble::other);
+}
+
+TEST(PodmanVersion, FourIsTheOldest) {
+  for (const char* version : {"4.0.0", "4.3.1", "4.9.3+ds1", "5.4.2", "5.0.0-dev", "10.0.0"})
+    EXPECT_TRUE(check_version(version).has_value()) << version;
+  for (const char* version : {"3.4.4", "3.4.4+ds1", "1.6.4"}) {
+    const auto checked = check_version(version);
+    ASSERT_FALSE(checked.has_value()) << version;
+    EXPECT_EQ(checked.error().what, fmt::format("Podman {} is too old: 4.0 or newer is needed", version));
+    EXPECT_NE(checked.error().hint.find("--backend namespaces"), std::string::npos);
+  }
+  for (const char* version : {"", "4", "<no", "-4.0.0", "99999999999.0"})
+    EXPECT_FALSE(check_version(version).has_value()) << version;
 }
 
 TEST(Backends, AutoIsNamespacesUnlessTheyAreRefusedAndPodmanWorks) {

@@ -1,6 +1,8 @@
 // From Podman's words to a sentence and a next step: pure.
 #include <unistd.h>
+
 #include <array>
+#include <charconv>
 
 #include <fmt/format.h>
 
@@ -60,6 +62,9 @@ constexpr std::array kMeanings{
     Meaning{"seccomp", "the container's system call profile was refused", "use Podman and a runtime with seccomp"},
 };
 
+// The first with `--ipc none`. With 3.4, of Ubuntu 22.04, commands in the container and restarts of it failed.
+constexpr unsigned kOldestPodman = 4;
+
 std::string last_words(std::string_view words) {
   std::string last;
   for (std::string_view line : sys::split(words, '\n'))
@@ -76,7 +81,6 @@ Trouble trouble_in(std::string_view words) {
     return Trouble::no_image;
   if (says("is already in use") || says("device or resource busy") || says("container state improper"))
     return Trouble::in_the_way;
-  if (says("namespace mode")) return Trouble::older_podman;
   if (says("hybrid")) return Trouble::runtime_hybrid;
   if (says("is not available under") || says("controller") || says("cgroup")) return Trouble::no_limits;
   return Trouble::other;
@@ -94,6 +98,16 @@ Error explain_failure(std::string_view words, const Caller& caller) {
                          fmt::format(fmt::runtime(meaning.fix), caller.name, caller.free_ids, caller.free_ids + 65535));
   return unavailable(fmt::format("Podman cannot start the container: {}", last_words(words)),
                      "try 'podman info' and 'podman run', which say more");
+}
+
+Result<void> check_version(std::string_view version) {
+  unsigned major = 0;
+  const auto [end, error] = std::from_chars(version.data(), version.data() + version.size(), major);
+  const bool readable = error == std::errc{} && end != version.data() + version.size() && *end == '.';
+  if (readable && major >= kOldestPodman) return {};
+  return unavailable(readable ? fmt::format("Podman {} is too old: {}.0 or newer is needed", version, kOldestPodman)
+                              : fmt::format("'podman info' names no version of Podman that can be read: '{}'", version),
+                     "use a distribution that has it (Debian 12, Ubuntu 24.04 or newer), or --backend namespaces");
 }
 
 std::string install_command() {
