@@ -156,8 +156,8 @@ def test_guest_cannot_fill_the_kernel_with(attack, kind, lists_sockets):
     assert "held" not in ended.stdout
     # Sockets that the kernel does not list count with what they could hold, which only a few of them may.
     other, size = (kind, "160") if lists_sockets or kind in OF_PROCESSES else ("tcp", "4")
-    room = ("--memory", "2G", "--files", "1024", "--timeout", "100s")
-    control = attack("hog", other, size, "1", options=room, timeout=120)
+    room = ("--memory", "2G", "--files", "1024", "--timeout", "400s")  # an emulated machine takes minutes
+    control = attack("hog", other, size, "1", options=room, timeout=420)
     assert (control.kind, control.stdout) == ("exited", f"held {size}\n")
 
 
