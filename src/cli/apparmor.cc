@@ -3,9 +3,9 @@
 
 #include <climits>
 #include <cstdio>
+#include <memory>
 
 #include <fmt/format.h>
-#include <CLI/CLI.hpp>
 #include <nlohmann/json.hpp>
 
 #include "base/print.h"
@@ -178,33 +178,30 @@ Result<int> show_status(const ProfileArguments& arguments) {
 
 }  // namespace
 
-void add_apparmor(CLI::App& app, int& status) {
-  CLI::App* verb = app.add_subcommand("apparmor", "The AppArmor profile of guests: write it, install it, look at it");
-  verb->require_subcommand(1);
+void add_apparmor(Verb program, int& status) {
+  const Verb verb = program.add("apparmor", "The AppArmor profile of guests: write it, install it, look at it");
+  verb.needs_another();
   auto arguments = std::make_shared<ProfileArguments>();
   const auto add = [&](const char* name, const char* means, Result<int> (*act)(const ProfileArguments&)) {
-    CLI::App* inner = verb->add_subcommand(name, means);
-    inner->add_option("--name", arguments->name, "The profile's name (default pctx-sandbox-guest, for every box)")
-        ->type_name("NAME");
-    inner->add_option("--venv", arguments->venv, "The virtualenv that it is for")->type_name("DIR");
-    inner->callback([arguments, act, &status] {
-      const auto result = act(*arguments);
-      status = result ? *result : complain(result.error());
-    });
+    const Verb inner = verb.add(name, means);
+    inner.option("--name", arguments->name,
+                 {.type = "NAME", .means = "The profile's name (default pctx-sandbox-guest, for every box)"});
+    inner.option("--venv", arguments->venv, {.type = "DIR", .means = "The virtualenv that it is for"});
+    inner.act(status, [arguments, act] { return act(*arguments); });
     return inner;
   };
   add("profile", "Write the profile for this engine and one virtualenv", write_profile)
-      ->add_option("--output", arguments->output, "Write it to a file instead of standard output")
-      ->type_name("FILE");
+      .option("--output", arguments->output,
+              {.type = "FILE", .means = "Write it to a file instead of standard output"});
   add("install-commands", "Print the lines that install and load it", [](const ProfileArguments& given) -> Result<int> {
     PCTX_TRY(wanted_text(given));
     fmt::print("{}", install_lines(given));
     return 0;
   });
-  CLI::App* look_at_it = add("status", "Say whether it is installed, unchanged, loaded and enforced", show_status);
-  look_at_it->footer("Exit status: 0 if all of that is so, 1 if not.");
-  look_at_it->add_flag("--ignore-profile-diffs", arguments->ignore_diffs, "A file with another content is no error");
-  look_at_it->add_flag("--json", arguments->json, "Print one JSON object");
+  const Verb look_at_it = add("status", "Say whether it is installed, unchanged, loaded and enforced", show_status);
+  look_at_it.footer("Exit status: 0 if all of that is so, 1 if not.");
+  look_at_it.flag("--ignore-profile-diffs", arguments->ignore_diffs, "A file with another content is no error");
+  look_at_it.flag("--json", arguments->json, "Print one JSON object");
 }
 
 }  // namespace pctx::cli

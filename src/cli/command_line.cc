@@ -38,19 +38,20 @@ struct CommandLine {
     app.set_version_flag("--version", PCTX_VERSION, "Print the version");
     app.require_subcommand(1);
     app.set_help_all_flag("--help-all", "Print the help of every verb");
-    add_run(app, words, status);
-    add_explain(app, words, status);
-    add_env(app, words, status);
-    add_shell(app, words, status);
-    add_doctor(app, words, status);
-    add_selfcheck(app, words, status);
-    add_apparmor(app, status);
-    add_setup(app, status);
-    add_serve(app, words, status);
-    add_sandbubble(app, status);
-    add_lend(app, status);
-    add_carry(app, words, status);
-    add_completions(app, status);
+    const Verb program{app};
+    add_run(program, words, status);
+    add_explain(program, words, status);
+    add_env(program, words, status);
+    add_shell(program, words, status);
+    add_doctor(program, words, status);
+    add_selfcheck(program, words, status);
+    add_apparmor(program, status);
+    add_setup(program, status);
+    add_serve(program, words, status);
+    add_sandbubble(program, status);
+    add_lend(program, status);
+    add_carry(program, words, status);
+    add_completions(program, status);
     // Only for those who ask how to ask: asked_for_help() reads the verbs.
     app.add_subcommand("help", "Print this help, or that of a verb")
         ->add_option("verb", verbs, "The verb, such as run or env build")

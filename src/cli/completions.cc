@@ -1,6 +1,7 @@
 // Completions are written from the options that the parser itself knows, so they cannot go stale.
 #include <algorithm>
 #include <cstdio>
+#include <memory>
 
 #include <fmt/format.h>
 #include <CLI/CLI.hpp>
@@ -23,7 +24,7 @@ struct Word {
   std::vector<std::string> choices;
 };
 
-struct Verb {
+struct KnownVerb {
   std::string name, means;
   std::vector<Word> options;
   std::vector<std::string> choices;  // of its own argument
@@ -80,8 +81,8 @@ Word describe(const CLI::Option& option) {
   return word;
 }
 
-Verb describe(const CLI::App& app) {
-  Verb verb{app.get_name(), app.get_description(), {}, {}, app.get_prefix_command()};
+KnownVerb describe(const CLI::App& app) {
+  KnownVerb verb{app.get_name(), app.get_description(), {}, {}, app.get_prefix_command()};
   for (const CLI::Option* option : app.get_options()) {
     if (option->get_positional())
       verb.choices =
@@ -103,7 +104,7 @@ Verb describe(const CLI::App& app) {
 
 struct Program {
   std::vector<Word> options;
-  std::vector<Verb> verbs;
+  std::vector<KnownVerb> verbs;
 };
 
 Program describe_program(const CLI::App& app) {
@@ -128,7 +129,7 @@ std::string all_names(const std::vector<Word>& options) {
 // --- bash ---
 
 // The cases that complete the value after an option: nothing after those that take any text, no case for flags.
-std::string bash_values(const Verb& verb) {
+std::string bash_values(const KnownVerb& verb) {
   std::string text, free;
   for (const Word& option : verb.options) {
     const std::string names = fmt::format("{}:{}", verb.name, joined(option.names, fmt::format("|{}:", verb.name)));
@@ -194,7 +195,7 @@ complete -o filenames -F _pctx_sandbox pctx-sandbox
 
 std::string bash_script(const Program& program) {
   std::string values, words, verbs = all_names(program.options), commands;
-  for (const Verb& verb : program.verbs) {
+  for (const KnownVerb& verb : program.verbs) {
     values += bash_values(verb);
     words += fmt::format("    {}) words='{}{}{}' ;;\n", verb.name, all_names(verb.options),
                          verb.choices.empty() ? "" : " ", joined(verb.choices, " "));
@@ -250,7 +251,7 @@ std::string zsh_options(const std::vector<Word>& options) {
 
 std::string zsh_script(const Program& program) {
   std::string verbs, cases;
-  for (const Verb& verb : program.verbs) {
+  for (const KnownVerb& verb : program.verbs) {
     verbs += fmt::format("    '{}:{}'\n", verb.name, escaped(verb.means, ":"));
     std::string rest;
     if (!verb.choices.empty()) rest = fmt::format(" \\\n        '1:value:({})'", joined(verb.choices, " "));
@@ -316,7 +317,7 @@ std::string fish_script(const Program& program) {
   std::string text = "# fish completion for pctx-sandbox; load it with: pctx-sandbox completions fish | source\n";
   text += "complete -c pctx-sandbox -f\n";
   text += fish_options(program.options, "__fish_use_subcommand");
-  for (const Verb& verb : program.verbs) {
+  for (const KnownVerb& verb : program.verbs) {
     const std::string here = "__fish_seen_subcommand_from " + verb.name;
     text += fmt::format("complete -c pctx-sandbox -n '__fish_use_subcommand' -a {} -d '{}'\n", verb.name,
                         escaped(verb.means, ""));
@@ -331,24 +332,22 @@ std::string fish_script(const Program& program) {
 
 }  // namespace
 
-void add_completions(CLI::App& app, int& status) {
-  CLI::App* verb = app.add_subcommand("completions", "Print the completions for a shell");
-  verb->footer(
+void add_completions(Verb program, int& status) {
+  const Verb verb = program.add("completions", "Print the completions for a shell");
+  verb.footer(
       "Examples:\n"
       "  source <(pctx-sandbox completions bash)\n"
       "  source <(pctx-sandbox completions zsh)\n"
       "  pctx-sandbox completions fish | source");
   auto shell = std::make_shared<std::string>();
-  verb->add_option("shell", *shell, "The shell")
-      ->required()
-      ->type_name("SHELL")
-      ->check(CLI::IsMember({"bash", "fish", "zsh"}));
-  verb->callback([&app, shell, &status] {
-    const Program program = describe_program(app);
-    const std::string script = *shell == "bash"  ? bash_script(program)
-                               : *shell == "zsh" ? zsh_script(program)
-                                                 : fish_script(program);
-    status = std::fwrite(script.data(), 1, script.size(), stdout) == script.size() ? 0 : kFailed;
+  verb.option("shell", *shell, {.type = "SHELL", .means = "The shell", .required = true});
+  verb.app().get_option("shell")->check(CLI::IsMember({"bash", "fish", "zsh"}));  // which shows them in the help
+  verb.act(status, [program, shell]() -> Result<int> {
+    const Program known = describe_program(program.app());
+    const std::string script = *shell == "bash"  ? bash_script(known)
+                               : *shell == "zsh" ? zsh_script(known)
+                                                 : fish_script(known);
+    return std::fwrite(script.data(), 1, script.size(), stdout) == script.size() ? 0 : kFailed;
   });
 }
 

@@ -2,10 +2,10 @@
 #include <unistd.h>
 
 #include <cstdlib>
+#include <memory>
 #include <string_view>
 
 #include <fmt/format.h>
-#include <CLI/CLI.hpp>
 
 #include "backend/backend.h"
 #include "box/box.h"
@@ -43,15 +43,15 @@ bool wants_colour() {
 
 }  // namespace
 
-void add_doctor(CLI::App& app, const Words& words, int& status) {
-  CLI::App* verb = app.add_subcommand("doctor", "Say what this host can enforce, and how to close each gap");
-  verb->footer(
+void add_doctor(Verb program, const Words& words, int& status) {
+  const Verb verb = program.add("doctor", "Say what this host can enforce, and how to close each gap");
+  verb.footer(
       "Exit status: 0 if a box runs here with every required layer, 1 if not.\nIt changes nothing itself; Podman, if "
       "it is installed, is "
       "asked too, and makes its own folders and its pause process then.");
   auto json = std::make_shared<bool>(false);
-  verb->add_flag("--json", *json, "Print the findings as one JSON object");
-  verb->callback([json, &words, &status] {
+  verb.flag("--json", *json, "Print the findings as one JSON object");
+  verb.act(status, [json, &words]() -> Result<int> {
     enter_delegated_scope(words.all);  // what a run would do
     Diagnosis diagnosis;
     diagnosis.facts = gather_facts();
@@ -75,7 +75,7 @@ void add_doctor(CLI::App& app, const Words& words, int& status) {
       fmt::print("{}\n", report_json(diagnosis));
     else
       fmt::print("{}", report_text(diagnosis, wants_colour()));
-    status = is_ready(diagnosis) ? 0 : 1;
+    return is_ready(diagnosis) ? 0 : 1;
   });
 }
 

@@ -4,9 +4,9 @@
 #include <chrono>
 #include <cstdio>
 #include <ctime>
+#include <memory>
 
 #include <fmt/format.h>
-#include <CLI/CLI.hpp>
 #include <nlohmann/json.hpp>
 
 #include "backend/backend.h"
@@ -242,71 +242,67 @@ Result<int> prune(const EnvArguments& arguments) {
 
 }  // namespace
 
-void add_env(CLI::App& app, const Words& words, int& status) {
-  CLI::App* verb = app.add_subcommand("env", "Build, list, show and remove Environments");
-  verb->footer(
+void add_env(Verb program, const Words& words, int& status) {
+  const Verb verb = program.add("env", "Build, list, show and remove Environments");
+  verb.footer(
       "An Environment is a read-only set of Python packages, built once in a box of its own and found\n"
       "by what was asked for. Examples:\n"
       "  pctx-sandbox env build pandas 'numpy>=2'\n"
       "  pctx-sandbox env list\n"
       "  pctx-sandbox env prune --max-size 2G --older-than 30d");
   if (!words.wants("env")) return;
-  verb->require_subcommand(1);
+  verb.needs_another();
   auto arguments = std::make_shared<EnvArguments>();
-  const auto answer = [&status](const Result<int>& result) { status = result ? *result : complain(result.error()); };
 
-  CLI::App* building = verb->add_subcommand("build", "Find the Environment for these requirements, or build it");
-  building->add_option("requirements", arguments->request.requirements, "PEP 508 requirements, also behind --")
-      ->type_name("REQ");
-  building->add_option("--python", arguments->request.python, "The interpreter (default: the system's python3)")
-      ->type_name("FILE");
-  building->add_flag("--no-cache", arguments->request.fresh, "Build it anew even if it is there");
-  building->add_flag("--allow-source", arguments->request.source,
-                     "Also build source distributions: their code then runs, and reaches the indexes");
-  building->add_option("--timeout", arguments->timeout, "Wall-clock time of the build (default 600s)")
-      ->type_name("TIME");
-  building->add_option("--backend", arguments->backend, "For boxes of this backend, which may have to build it")
-      ->type_name("BACKEND");
-  building->add_flag("--json", arguments->json, "Print one JSON object: key, path, modules, packages");
-  building->footer(
+  const Verb building = verb.add("build", "Find the Environment for these requirements, or build it");
+  building.option("requirements", arguments->request.requirements,
+                  {.type = "REQ", .means = "PEP 508 requirements, also behind --"});
+  building.option("--python", arguments->request.python,
+                  {.type = "FILE", .means = "The interpreter (default: the system's python3)"});
+  building.flag("--no-cache", arguments->request.fresh, "Build it anew even if it is there");
+  building.flag("--allow-source", arguments->request.source,
+                "Also build source distributions: their code then runs, and reaches the indexes");
+  building.option("--timeout", arguments->timeout,
+                  {.type = "TIME", .means = "Wall-clock time of the build (default 600s)"});
+  building.option("--backend", arguments->backend,
+                  {.type = "BACKEND", .means = "For boxes of this backend, which may have to build it"});
+  building.flag("--json", arguments->json, "Print one JSON object: key, path, modules, packages");
+  building.footer(
       "Prints the path. Exit status: 0; 1 if the packages cannot be had, with the resolver's own words\n"
       "on stderr; 125 if we failed. Wheels only; indexes are the host's (UV_*, PIP_*, pip.conf).");
-  building->callback([arguments, answer, &words] {
+  building.act(status, [arguments, &words] {
     enter_delegated_scope(words.all);
     auto& all = arguments->request.requirements;
     all.insert(all.end(), words.command.begin(), words.command.end());
-    answer(build_where_it_can_be(*arguments, words));
+    return build_where_it_can_be(*arguments, words);
   });
 
-  const auto add_backend = [arguments](CLI::App* each) {
-    each->add_option("--backend", arguments->backend,
-                     "Those of this backend, which has its own where the host cannot build")
-        ->type_name("BACKEND");
+  const auto looks = [&](const Verb& each, Result<int> (*look)(const EnvArguments&)) {
+    each.option("--backend", arguments->backend,
+                {.type = "BACKEND", .means = "Those of this backend, which has its own where the host cannot build"});
+    each.act(status, [arguments, look, &words] { return look_where_they_are(*arguments, words, look); });
   };
-  CLI::App* listing = verb->add_subcommand("list", "List Environments: key, size, last use, Python, requirements");
-  listing->add_flag("--json", arguments->json, "Print a JSON array");
-  add_backend(listing);
-  listing->callback([arguments, answer, &words] { answer(look_where_they_are(*arguments, words, list)); });
+  const Verb listing = verb.add("list", "List Environments: key, size, last use, Python, requirements");
+  listing.flag("--json", arguments->json, "Print a JSON array");
+  looks(listing, list);
 
-  CLI::App* showing = verb->add_subcommand("show", "Show what one Environment holds");
-  showing->add_option("key", arguments->key, "Its key, or how it starts")->required()->type_name("KEY");
-  showing->add_flag("--verify", arguments->verify, "Compare every file with what was published");
-  showing->add_flag("--json", arguments->json, "Print one JSON object");
-  showing->footer("Exit status 1 if it is damaged: it is then built anew when it is next needed.");
-  add_backend(showing);
-  showing->callback([arguments, answer, &words] { answer(look_where_they_are(*arguments, words, show)); });
+  const Verb showing = verb.add("show", "Show what one Environment holds");
+  showing.option("key", arguments->key, {.type = "KEY", .means = "Its key, or how it starts", .required = true});
+  showing.flag("--verify", arguments->verify, "Compare every file with what was published");
+  showing.flag("--json", arguments->json, "Print one JSON object");
+  showing.footer("Exit status 1 if it is damaged: it is then built anew when it is next needed.");
+  looks(showing, show);
 
-  CLI::App* pruning = verb->add_subcommand("prune", "Remove Environments, and what killed builds have left");
-  pruning->add_option("--max-size", arguments->max_size, "Of all together; the longest unused go first")
-      ->type_name("SIZE");
-  pruning->add_option("--older-than", arguments->older_than, "Those not used for so long, for example 30d")
-      ->type_name("TIME");
-  pruning->add_flag("--all", arguments->all, "All that are not in use");
-  pruning->add_flag("--dry-run", arguments->dry_run, "Only say what would go");
-  pruning->add_flag("--json", arguments->json, "Print one JSON object");
-  pruning->footer("Without a limit only damaged ones go. What is in use stays.");
-  add_backend(pruning);
-  pruning->callback([arguments, answer, &words] { answer(look_where_they_are(*arguments, words, prune)); });
+  const Verb pruning = verb.add("prune", "Remove Environments, and what killed builds have left");
+  pruning.option("--max-size", arguments->max_size,
+                 {.type = "SIZE", .means = "Of all together; the longest unused go first"});
+  pruning.option("--older-than", arguments->older_than,
+                 {.type = "TIME", .means = "Those not used for so long, for example 30d"});
+  pruning.flag("--all", arguments->all, "All that are not in use");
+  pruning.flag("--dry-run", arguments->dry_run, "Only say what would go");
+  pruning.flag("--json", arguments->json, "Print one JSON object");
+  pruning.footer("Without a limit only damaged ones go. What is in use stays.");
+  looks(pruning, prune);
 }
 
 }  // namespace pctx::cli

@@ -1,7 +1,6 @@
 #include <cstdio>
 
 #include <fmt/format.h>
-#include <CLI/CLI.hpp>
 
 #include "box/terminal.h"
 #include "cli/options.h"
@@ -26,24 +25,20 @@ std::string shell_line(const std::vector<std::string>& words) {
 
 }  // namespace
 
-void add_explain(CLI::App& app, const Words& words, int& status) {
-  CLI::App* verb = app.add_subcommand("explain", "Print what a 'run' line would do, without running it");
+void add_explain(Verb program, const Words& words, int& status) {
+  const Verb verb = program.add("explain", "Print what a 'run' line would do, without running it");
   if (!words.wants("explain")) return;
   auto arguments = std::make_shared<RunArguments>();
-  add_run_options(*verb, words, arguments, [arguments, &words, &status] {
+  add_run_options(verb, words, arguments, status, [arguments, &words]() -> Result<int> {
     enter_delegated_scope(words.all);  // what a run would do
     const bool given = !arguments->command.empty();
     if (!given) arguments->command = {"true"};
-    if (const std::string name = arguments->backend.value_or("namespaces"); name != "namespaces" && name != "auto") {
-      status = complain(usage_error("a plan is made where the box is", "explain the line without --backend"));
-      return;
-    }
-    const auto prepared = prepare(*arguments);
-    if (prepared)
-      fmt::print("command{}\n  {}\n{}", given ? "" : " (none is given, this stands for one)",
-                 shell_line(prepared->command.argv), pctx::explain(prepared->plan));
-    else
-      status = complain(prepared.error());
+    if (const std::string name = arguments->backend.value_or("namespaces"); name != "namespaces" && name != "auto")
+      return usage_error("a plan is made where the box is", "explain the line without --backend");
+    const Prepared prepared = PCTX_TRY(prepare(*arguments));
+    fmt::print("command{}\n  {}\n{}", given ? "" : " (none is given, this stands for one)",
+               shell_line(prepared.command.argv), pctx::explain(prepared.plan));
+    return 0;
   });
 }
 

@@ -1,9 +1,9 @@
 // A copy of a folder for boxes of another backend, for as long as a call lasts. `@sandbox` uses it; whoever holds our
 // standard input holds the copy.
 #include <cstdio>
+#include <memory>
 
 #include <fmt/format.h>
-#include <CLI/CLI.hpp>
 #include <nlohmann/json.hpp>
 
 #include "backend/copies.h"
@@ -55,22 +55,20 @@ Result<int> lend(const Lending& lending) {
 
 }  // namespace
 
-void add_lend(CLI::App& app, int& status) {
-  CLI::App* verb = app.add_subcommand("lend", "Copy a folder for a box in a container, and bring back what changed");
+void add_lend(Verb program, int& status) {
+  const Verb verb = program.add("lend", "Copy a folder for a box in a container, and bring back what changed");
   auto lending = std::make_shared<Lending>();
   lending->uid = ::geteuid();
   lending->gid = ::getegid();
-  verb->add_option("FOLDER", lending->folder, "Of the host")->required();
-  verb->add_option("COPY", lending->copy, "Where the copy goes; it is emptied before and after")->required();
-  verb->add_option("--uid", lending->uid, "Who uses the copy (default: the caller)")->type_name("ID");
-  verb->add_option("--gid", lending->gid, "The group of whoever uses it")->type_name("ID");
-  verb->footer(
+  verb.option("FOLDER", lending->folder, {.means = "Of the host", .required = true});
+  verb.option("COPY", lending->copy,
+              {.means = "Where the copy goes; it is emptied before and after", .required = true});
+  verb.option("--uid", lending->uid, {.type = "ID", .means = "Who uses the copy (default: the caller)"});
+  verb.option("--gid", lending->gid, {.type = "ID", .means = "The group of whoever uses it"});
+  verb.footer(
       "Prints 'ready' once the copy stands. The line 'back' on standard input brings back what changed and prints it\n"
       "as JSON; the end of standard input drops it.");
-  verb->callback([lending, &status] {
-    auto result = lend(*lending);
-    status = result ? *result : complain(result.error());
-  });
+  verb.act(status, [lending] { return lend(*lending); });
 }
 
 }  // namespace pctx::cli

@@ -187,21 +187,22 @@ std::optional<RunArguments> read_plain_run(const Words& words) {
   return arguments;
 }
 
-void add_run_options(CLI::App& verb, const Words& words, const std::shared_ptr<RunArguments>& arguments,
-                     std::function<void()> act) {
+void add_run_options(Verb described, const Words& words, const std::shared_ptr<RunArguments>& arguments, int& status,
+                     std::function<Result<int>()> act) {
+  CLI::App& verb = described.app();
   verb.prefix_command();  // the first word that is no option starts the command
   const bool all = asks_for_help(words);
   const bool runs = verb.get_name() == "run";
   for (const Option& option : kOptions)
     if ((runs || option.group != kResult) && (all || is_needed(option, words))) describe(verb, option, *arguments);
-  verb.callback([&verb, &words, arguments, act = std::move(act)] {
+  described.act(status, [&verb, &words, arguments, act = std::move(act)] {
     arguments->command = verb.remaining();
     if (!arguments->command.empty() && arguments->command[0].size() > 1 && arguments->command[0][0] == '-')
       throw CLI::ExtrasError("run", {arguments->command[0]});
     arguments->literal = words.literal && arguments->command.empty();
     if (words.literal && !arguments->literal) arguments->command.push_back("--");  // the command's own
     arguments->command.insert(arguments->command.end(), words.command.begin(), words.command.end());
-    act();
+    return act();
   });
 }
 

@@ -42,8 +42,8 @@ RunArguments default_arguments();
 std::optional<RunArguments> read_plain_run(const Words& words);
 
 // Adds the options of `run` to `verb`, reads them into `arguments` and then calls `act`.
-void add_run_options(CLI::App& verb, const Words& words, const std::shared_ptr<RunArguments>& arguments,
-                     std::function<void()> act);
+void add_run_options(Verb verb, const Words& words, const std::shared_ptr<RunArguments>& arguments, int& status,
+                     std::function<Result<int>()> act);
 
 // The policy file first, then every option over it.
 Result<Policy> to_policy(const RunArguments& arguments);

@@ -6,7 +6,6 @@
 #include <cstdlib>
 
 #include <fmt/format.h>
-#include <CLI/CLI.hpp>
 
 #include "base/print.h"
 #include "box/box.h"
@@ -127,9 +126,9 @@ std::optional<int> run_plain(const Words& words) {
   return act(*arguments, words);
 }
 
-void add_run(CLI::App& app, const Words& words, int& status) {
-  CLI::App* verb = app.add_subcommand("run", "Run a command, a script or standard input in a box");
-  verb->footer(
+void add_run(Verb program, const Words& words, int& status) {
+  const Verb verb = program.add("run", "Run a command, a script or standard input in a box");
+  verb.footer(
       "Examples:\n"
       "  pctx-sandbox run -- ls /\n"
       "  pctx-sandbox run --memory 256M script.py one two\n"
@@ -140,7 +139,8 @@ void add_run(CLI::App& app, const Words& words, int& status) {
       "126 the command cannot be run; 127 it is not there.");
   if (!words.wants("run")) return;
   auto arguments = std::make_shared<RunArguments>(default_arguments());
-  add_run_options(*verb, words, arguments, [arguments, &words, &status] { status = act(*arguments, words); });
+  add_run_options(verb, words, arguments, status,
+                  [arguments, &words]() -> Result<int> { return act(*arguments, words); });
 }
 
 }  // namespace pctx::cli

@@ -4,9 +4,9 @@
 
 #include <array>
 #include <cerrno>
+#include <memory>
 
 #include <fmt/format.h>
-#include <CLI/CLI.hpp>
 
 #include "cli/verbs.h"
 #include "sys/files.h"
@@ -68,17 +68,14 @@ Result<int> export_to(const std::string& folder) {
 
 }  // namespace
 
-void add_sandbubble(CLI::App& app, int& status) {
-  CLI::App* verb = app.add_subcommand("sandbubble", "Files for projects that keep a sandbox.py beside their code");
-  verb->require_subcommand(1);
-  CLI::App* files = verb->add_subcommand("export", "Write sandbox.py and sandbox_extra_tests.py into a folder");
-  files->footer("They are thin: the package pctx_sandbox must be installed where they run.");
+void add_sandbubble(Verb program, int& status) {
+  const Verb verb = program.add("sandbubble", "Files for projects that keep a sandbox.py beside their code");
+  verb.needs_another();
+  const Verb files = verb.add("export", "Write sandbox.py and sandbox_extra_tests.py into a folder");
+  files.footer("They are thin: the package pctx_sandbox must be installed where they run.");
   auto folder = std::make_shared<std::string>();
-  files->add_option("dir", *folder, "The folder; it is made if it is not there")->type_name("DIR")->required();
-  files->callback([folder, &status] {
-    const auto result = export_to(*folder);
-    status = result ? *result : complain(result.error());
-  });
+  files.option("dir", *folder, {.type = "DIR", .means = "The folder; it is made if it is not there", .required = true});
+  files.act(status, [folder] { return export_to(*folder); });
 }
 
 }  // namespace pctx::cli

@@ -6,7 +6,6 @@
 #include <cstdio>
 
 #include <fmt/format.h>
-#include <CLI/CLI.hpp>
 #include <nlohmann/json.hpp>
 
 #include "base/print.h"
@@ -133,28 +132,27 @@ Verdict Finding::verdict() const {
   return control && !open.through ? Verdict::blind : Verdict::held;
 }
 
-void add_selfcheck(CLI::App& app, const Words& words, int& status) {
-  CLI::App* verb = app.add_subcommand("selfcheck", "Attack a box on this host from inside, and say what held");
-  verb->footer(
+void add_selfcheck(Verb program, const Words& words, int& status) {
+  const Verb verb = program.add("selfcheck", "Attack a box on this host from inside, and say what held");
+  verb.footer(
       "Every probe also runs in an open box, where it must come through: one that cannot fail shows nothing.\n"
       "Exit status: 0 if everything held, 1 if something did not, 125 if the check itself failed.");
   auto arguments = std::make_shared<CheckArguments>();
-  verb->add_flag("--extra", arguments->extra, "Also run the extended suite");
-  verb->add_flag("--verbose", arguments->verbose, "Also show what each probe reached in an open box, and the layers");
-  verb->add_flag("--json", arguments->json, "Print the findings as one JSON object");
-  verb->add_flag("--open", arguments->open, "Check an open box instead, which fails: shows that the check can");
-  verb->add_option("--venv", arguments->run.venv, "Check runs with this virtualenv")->type_name("DIR");
-  verb->add_option("--apparmor-profile,--apparmor", arguments->run.apparmor, "Check runs under this AppArmor profile")
-      ->type_name("NAME");
-  verb->add_option("--network", arguments->run.network, "Check runs with this network (default none)")
-      ->type_name("MODE");
-  verb->add_option("--policy", arguments->run.policy, "Check runs with this policy (JSON)")->type_name("FILE");
-  verb->add_option("--require", arguments->run.require, "Layers without which the check fails, comma-separated")
-      ->type_name("LAYER,...");
-  verb->callback([arguments, &words, &status] {
+  verb.flag("--extra", arguments->extra, "Also run the extended suite");
+  verb.flag("--verbose", arguments->verbose, "Also show what each probe reached in an open box, and the layers");
+  verb.flag("--json", arguments->json, "Print the findings as one JSON object");
+  verb.flag("--open", arguments->open, "Check an open box instead, which fails: shows that the check can");
+  verb.option("--venv", arguments->run.venv, {.type = "DIR", .means = "Check runs with this virtualenv"});
+  verb.option("--apparmor-profile,--apparmor", arguments->run.apparmor,
+              {.type = "NAME", .means = "Check runs under this AppArmor profile"});
+  verb.option("--network", arguments->run.network,
+              {.type = "MODE", .means = "Check runs with this network (default none)"});
+  verb.option("--policy", arguments->run.policy, {.type = "FILE", .means = "Check runs with this policy (JSON)"});
+  verb.option("--require", arguments->run.require,
+              {.type = "LAYER,...", .means = "Layers without which the check fails, comma-separated"});
+  verb.act(status, [arguments, &words] {
     enter_delegated_scope(words.all);  // what a run would do
-    const auto result = check(*arguments);
-    status = result ? *result : complain(result.error());
+    return check(*arguments);
   });
 }
 

@@ -14,10 +14,10 @@
 #include <cstring>
 #include <ctime>
 #include <functional>
+#include <memory>
 
 #include <fmt/format.h>
 #include <poll.h>
-#include <CLI/CLI.hpp>
 #include <nlohmann/json.hpp>
 
 #include "backend/backend.h"
@@ -298,7 +298,7 @@ int reach_backend(const std::string& name, const backend::Wanted& wanted, bool a
 
 }  // namespace
 
-void add_serve(CLI::App& app, const Words& words, int& status) {
+void add_serve(Verb program, const Words& words, int& status) {
   struct Options {
     bool foreground = false, json = false, inside = false;
     long idle = 600;
@@ -308,34 +308,34 @@ void add_serve(CLI::App& app, const Words& words, int& status) {
     std::vector<std::string> lend;
   };
   const auto options = std::make_shared<Options>();
-  const auto add_backend = [options](CLI::App* verb, const char* help) {
-    verb->add_option("--backend", options->backend, help)->type_name("BACKEND");
+  const auto add_backend = [options](const Verb& verb, const char* means) {
+    verb.option("--backend", options->backend, {.type = "BACKEND", .means = means});
   };
-  CLI::App* serve = app.add_subcommand("serve", "Start the Broker, which keeps Workers ready for @sandbox");
-  serve->add_flag("--foreground", options->foreground, "Stay in this terminal until stopped");
-  serve->add_option("--idle", options->idle, "Leave after this many seconds without a call")->capture_default_str();
-  serve->add_option("--max-workers", options->workers, "Keep at most this many Workers alive, over all pools")
-      ->envname("PCTX_SANDBOX_MAX_WORKERS")
-      ->check([](const std::string& text) {
-        const auto number = parse_count(text);
-        return number && *number > 0 ? std::string{} : fmt::format("'{}' is not a whole number above 0", text);
-      })
-      ->capture_default_str();
-  serve
-      ->add_option("--memory-budget", options->memory,
-                   "Add no Worker while pools use this much memory (4G); half of the machine's unless given")
-      ->envname("PCTX_SANDBOX_MEMORY_BUDGET")
-      ->check([](const std::string& text) {
-        const auto size = parse_size(text);
-        return size && *size > 0 ? std::string{} : size ? "it must not be 0" : size.error().sentence();
-      });
+  const Verb serve = program.add("serve", "Start the Broker, which keeps Workers ready for @sandbox");
+  serve.flag("--foreground", options->foreground, "Stay in this terminal until stopped");
+  serve.option("--idle", options->idle,
+               {.means = "Leave after this many seconds without a call", .shows_default = true});
+  serve.option("--max-workers", options->workers,
+               {.means = "Keep at most this many Workers alive, over all pools",
+                .shows_default = true,
+                .variable = "PCTX_SANDBOX_MAX_WORKERS",
+                .mistake = [](const std::string& text) {
+                  const auto number = parse_count(text);
+                  return number && *number > 0 ? std::string{}
+                                               : fmt::format("'{}' is not a whole number above 0", text);
+                }});
+  serve.option("--memory-budget", options->memory,
+               {.means = "Add no Worker while pools use this much memory (4G); half of the machine's unless given",
+                .variable = "PCTX_SANDBOX_MEMORY_BUDGET",
+                .mistake = [](const std::string& text) {
+                  const auto size = parse_size(text);
+                  return size && *size > 0 ? std::string{} : size ? "it must not be 0" : size.error().sentence();
+                }});
   add_backend(serve, "Start that of a backend: auto, namespaces, podman or lima (default namespaces)");
-  serve->add_option("--lend", options->lend, "A folder that its boxes need beside the system's; repeatable")
-      ->type_name("DIR")
-      ->expected(1)
-      ->multi_option_policy(CLI::MultiOptionPolicy::TakeAll);
-  serve->add_flag("--json", options->json, "With --backend: print where it answers as one JSON object");
-  serve->add_flag("--inside", options->inside, "As the first process of a container whose folder guards the socket");
+  serve.option("--lend", options->lend,
+               {.type = "DIR", .means = "A folder that its boxes need beside the system's; repeatable"});
+  serve.flag("--json", options->json, "With --backend: print where it answers as one JSON object");
+  serve.flag("--inside", options->inside, "As the first process of a container whose folder guards the socket");
   const auto broker_options = [options] {
     BrokerOptions chosen;
     chosen.idle_exit = std::chrono::seconds{options->idle};
@@ -344,28 +344,24 @@ void add_serve(CLI::App& app, const Words& words, int& status) {
     if (!options->memory.empty()) chosen.memory_budget = *parse_size(options->memory);
     return chosen;
   };
-  serve->callback([&, options, broker_options] {
-    if (!options->backend.empty()) {
-      status = reach_backend(options->backend, {PCTX_VERSION, options->lend}, options->json);
-      return;
-    }
+  serve.act(status, [&words, options, broker_options]() -> Result<int> {
+    if (!options->backend.empty()) return reach_backend(options->backend, {PCTX_VERSION, options->lend}, options->json);
     const auto start = [&] { return start_broker(words, broker_options(), options->foreground); };
-    status = options->inside && ::getpid() == 1 ? serve_as_init(start) : start();
+    return options->inside && ::getpid() == 1 ? serve_as_init(start) : start();
   });
-  CLI::App* show = app.add_subcommand("status", "Show the Broker, its pools and Workers");
-  show->add_flag("--json", options->json, "As JSON");
+  const Verb show = program.add("status", "Show the Broker, its pools and Workers");
+  show.flag("--json", options->json, "As JSON");
   add_backend(show, "The Broker of this backend (default namespaces)");
-  show->callback([&, options] { status = show_status(options->backend, options->json); });
-  CLI::App* stop = app.add_subcommand("stop", "Stop the Broker and everything it runs");
+  show.act(status, [options]() -> Result<int> { return show_status(options->backend, options->json); });
+  const Verb stop = program.add("stop", "Stop the Broker and everything it runs");
   add_backend(stop, "The Broker of this backend (default namespaces)");
-  stop->callback([&, options] { status = stop_broker(options->backend, false); });
-  CLI::App* restart = app.add_subcommand("restart", "Stop the Broker and start a new one");
+  stop.act(status, [options]() -> Result<int> { return stop_broker(options->backend, false); });
+  const Verb restart = program.add("restart", "Stop the Broker and start a new one");
   add_backend(restart, "The Broker of this backend (default namespaces)");
-  restart->callback([&, options, broker_options] {
-    status = stop_broker(options->backend, true);
-    if (status != 0) return;
-    status = options->backend.empty() ? start_broker({.all = {"serve"}}, broker_options(), false)
-                                      : reach_backend(options->backend, {PCTX_VERSION, {}}, false);
+  restart.act(status, [options, broker_options]() -> Result<int> {
+    if (const int stopped = stop_broker(options->backend, true); stopped != 0) return stopped;
+    return options->backend.empty() ? start_broker({.all = {"serve"}}, broker_options(), false)
+                                    : reach_backend(options->backend, {PCTX_VERSION, {}}, false);
   });
 }
 

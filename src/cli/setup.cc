@@ -3,9 +3,9 @@
 
 #include <cstdio>
 #include <iostream>
+#include <memory>
 
 #include <fmt/format.h>
-#include <CLI/CLI.hpp>
 
 #include "cli/verbs.h"
 #include "launch/facts.h"
@@ -78,16 +78,13 @@ Result<int> set_up(const SetupArguments& arguments) {
 
 }  // namespace
 
-void add_setup(CLI::App& app, int& status) {
-  CLI::App* verb = app.add_subcommand("setup", "Show the fixes that need root, then run them");
-  verb->footer("Nothing runs before it was shown. Without --yes it asks; without root it only shows.");
+void add_setup(Verb program, int& status) {
+  const Verb verb = program.add("setup", "Show the fixes that need root, then run them");
+  verb.footer("Nothing runs before it was shown. Without --yes it asks; without root it only shows.");
   auto arguments = std::make_shared<SetupArguments>();
-  verb->add_flag("--yes", arguments->yes, "Do not ask");
-  verb->add_flag("--dry-run", arguments->dry_run, "Show the lines and stop");
-  verb->callback([arguments, &status] {
-    const auto result = set_up(*arguments);
-    status = result ? *result : complain(result.error());
-  });
+  verb.flag("--yes", arguments->yes, "Do not ask");
+  verb.flag("--dry-run", arguments->dry_run, "Show the lines and stop");
+  verb.act(status, [arguments] { return set_up(*arguments); });
 }
 
 }  // namespace pctx::cli

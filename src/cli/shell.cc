@@ -1,7 +1,6 @@
 #include <unistd.h>
 
 #include <fmt/format.h>
-#include <CLI/CLI.hpp>
 
 #include "base/print.h"
 #include "box/box.h"
@@ -38,32 +37,29 @@ Result<int> shell(RunArguments arguments) {
 
 }  // namespace
 
-void add_shell(CLI::App& app, const Words& words, int& status) {
-  CLI::App* verb = app.add_subcommand("shell", "Python's prompt in a box, on a terminal of the box's own");
-  verb->footer(
+void add_shell(Verb program, const Words& words, int& status) {
+  const Verb verb = program.add("shell", "Python's prompt in a box, on a terminal of the box's own");
+  verb.footer(
       "Examples:\n"
       "  pctx-sandbox shell --with pandas\n"
       "  pctx-sandbox shell --venv .venv --network allow:api.example.com\n"
       "Exit status: the interpreter's own, as with run.");
   auto arguments = std::make_shared<RunArguments>();
   arguments->may_build = true;
-  verb->add_option("--with", arguments->with, "A package to have, found or built; repeatable")
-      ->type_name("REQ")
-      ->expected(1)
-      ->multi_option_policy(CLI::MultiOptionPolicy::TakeAll);
-  verb->add_option("--venv", arguments->venv, "A virtualenv to run with, lent read-only")->type_name("DIR");
-  verb->add_option("--python", arguments->python, "Interpreter (default: the system's)")->type_name("FILE");
-  verb->add_option("--apparmor", arguments->apparmor, "AppArmor profile to enter, which must be loaded")
-      ->type_name("NAME");
-  verb->add_option("--network", arguments->network, "none (default), allow:HOST[:PORT],... or host")->type_name("MODE");
-  verb->add_option("--memory", arguments->memory, "Memory, swap and tmpfs included (default 1G)")->type_name("SIZE");
-  verb->add_option("--timeout", arguments->timeout, "Wall-clock time (default none)")->type_name("TIME");
-  verb->add_option("--policy", arguments->policy, "Read a policy (JSON); options override it")->type_name("FILE");
-  verb->add_flag("-q,--quiet", arguments->quiet, "No words of ours on stderr before the prompt");
-  verb->callback([arguments, &words, &status] {
+  verb.option("--with", arguments->with, {.type = "REQ", .means = "A package to have, found or built; repeatable"});
+  verb.option("--venv", arguments->venv, {.type = "DIR", .means = "A virtualenv to run with, lent read-only"});
+  verb.option("--python", arguments->python, {.type = "FILE", .means = "Interpreter (default: the system's)"});
+  verb.option("--apparmor", arguments->apparmor,
+              {.type = "NAME", .means = "AppArmor profile to enter, which must be loaded"});
+  verb.option("--network", arguments->network,
+              {.type = "MODE", .means = "none (default), allow:HOST[:PORT],... or host"});
+  verb.option("--memory", arguments->memory, {.type = "SIZE", .means = "Memory, swap and tmpfs included (default 1G)"});
+  verb.option("--timeout", arguments->timeout, {.type = "TIME", .means = "Wall-clock time (default none)"});
+  verb.option("--policy", arguments->policy, {.type = "FILE", .means = "Read a policy (JSON); options override it"});
+  verb.flag("-q,--quiet", arguments->quiet, "No words of ours on stderr before the prompt");
+  verb.act(status, [arguments, &words] {
     enter_delegated_scope(words.all);
-    const auto result = shell(*arguments);
-    status = result ? *result : complain(result.error());
+    return shell(*arguments);
   });
 }
 

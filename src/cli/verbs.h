@@ -7,11 +7,7 @@
 #include <vector>
 
 #include "base/result.h"
-
-// Only those who describe options include CLI11: it makes a dozen validators in every file that does.
-namespace CLI {  // NOLINT(readability-identifier-naming): theirs
-class App;
-}
+#include "cli/verb.h"
 
 namespace pctx::cli {
 
@@ -42,18 +38,18 @@ std::optional<int> run_plain(const Words& words);
 // Describes the verbs, reads the line and does what it says.
 int obey(const Words& words);
 
-void add_run(CLI::App& app, const Words& words, int& status);
-void add_env(CLI::App& app, const Words& words, int& status);
-void add_explain(CLI::App& app, const Words& words, int& status);
-void add_doctor(CLI::App& app, const Words& words, int& status);
-void add_selfcheck(CLI::App& app, const Words& words, int& status);
-void add_shell(CLI::App& app, const Words& words, int& status);
-void add_apparmor(CLI::App& app, int& status);
-void add_sandbubble(CLI::App& app, int& status);
-void add_setup(CLI::App& app, int& status);
-void add_lend(CLI::App& app, int& status);
-void add_carry(CLI::App& app, const Words& words, int& status);
-void add_serve(CLI::App& app, const Words& words, int& status);
-void add_completions(CLI::App& app, int& status);
+void add_run(Verb program, const Words& words, int& status);
+void add_env(Verb program, const Words& words, int& status);
+void add_explain(Verb program, const Words& words, int& status);
+void add_doctor(Verb program, const Words& words, int& status);
+void add_selfcheck(Verb program, const Words& words, int& status);
+void add_shell(Verb program, const Words& words, int& status);
+void add_apparmor(Verb program, int& status);
+void add_sandbubble(Verb program, int& status);
+void add_setup(Verb program, int& status);
+void add_lend(Verb program, int& status);
+void add_carry(Verb program, const Words& words, int& status);
+void add_serve(Verb program, const Words& words, int& status);
+void add_completions(Verb program, int& status);
 
 }  // namespace pctx::cli
