@@ -119,7 +119,10 @@ def read_report(report: Path) -> Tally:
             tally.failed += 1
             tally.failures.append(f"{case.get('classname')}.{case.get('name')}")
         elif skipped is not None:
-            tally.skips.append(f"{case.get('classname')}.{case.get('name')}: {first_line(skipped.get('message'))}")
+            # Of a whole file, pytest says why in the text: ('PATH', LINE, 'Skipped: WHY').
+            why = re.search(r"Skipped: (.*?)['\"]\)?$", skipped.text or "")
+            reason = why.group(1) if why else first_line(skipped.get("message"))
+            tally.skips.append(f"{case.get('classname')}.{case.get('name')}: {reason}")
         else:
             tally.passed += 1
     return tally

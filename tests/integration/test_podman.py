@@ -8,13 +8,11 @@ import subprocess
 import sys
 import tempfile
 import textwrap
-import threading
 from pathlib import Path
 
-import pctx_sandbox
 import podman_host
 import pytest
-from pctx_sandbox import _backend, _broker, sandbox
+from pctx_sandbox import _broker, sandbox
 from waiting import wait_until
 
 BACKENDS = ("podman",)
@@ -138,44 +136,6 @@ def test_a_lost_way_to_the_relay_is_found_again(name, loss):
         assert wait_until(lambda: "pctx-door" not in [w for p, w in relays_outside().items() if p not in before])
         _broker.close_all()
     assert named() == "ran" and state(name) == "running"
-
-
-@pytest.mark.parametrize("connections", ["kept", "new"])
-def test_a_paused_container_is_woken_up(name, connections, skip_unless):
-    assert one() == 1
-    if connections == "new":
-        _broker.close_all()
-    done = subprocess.run(["podman", "pause", name], capture_output=True, text=True, timeout=120)
-    skip_unless("cgroup V1" not in done.stderr, "cgroup v2, without which Podman pauses nothing for an ordinary user")
-    assert done.returncode == 0, done.stderr
-    assert one() == 1
-    assert state(name) == "running"
-
-
-def test_a_script_goes_on_after_a_pause(name, skip_unless):
-    """Whether it has begun by then or waits for its box: whoever waits for it wakes the container up."""
-    assert one() == 1
-    ended = []
-    code = "import time; time.sleep(1); print('over')"
-    thread = threading.Thread(target=lambda: ended.append(pctx_sandbox.run(code, timeout=120).stdout))
-    thread.start()
-    done = subprocess.run(["podman", "pause", name], capture_output=True, text=True, timeout=120)
-    thread.join()
-    skip_unless("cgroup V1" not in done.stderr, "cgroup v2, without which Podman pauses nothing for an ordinary user")
-    assert done.returncode == 0 and ended == ["over\n"]
-    assert one() == 1  # the pause may have come after its end
-    assert state(name) == "running"
-
-
-def test_whoever_waits_for_a_worker_wakes_the_container_up_soon(name, skip_unless):
-    assert one() == 1
-    lease = next(packet for backend, packet in _broker._prefetched if backend == "podman")
-    connection = _broker.Connection(_backend.resolve("podman"))
-    done = subprocess.run(["podman", "pause", name], capture_output=True, text=True, timeout=120)
-    skip_unless("cgroup V1" not in done.stderr, "cgroup v2, without which Podman pauses nothing for an ordinary user")
-    connection.send(lease)
-    assert connection.wait_for_lease(30).waits(connection.fd)  # a call's own patience is three times as long
-    connection.discard()
 
 
 def test_the_image_may_go_at_any_time(name):
