@@ -25,6 +25,9 @@ Words split_words(int argc, char** argv) {
     else
       (words.literal ? words.command : words.options).emplace_back(argv[i]);
   }
+  // Typed in front of a whole `run` line; a command of that name stands behind "--".
+  if (words.options.size() > 1 && words.options[0] == "explain" && words.options[1] == "run")
+    words.options.erase(words.options.begin() + 1);
   return words;
 }
 

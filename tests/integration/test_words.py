@@ -173,6 +173,12 @@ def test_explain_refuses_what_only_a_run_has(pctx, option):
     assert option in re.findall(r"-[\w-]+", pctx("run", "--help").stdout)
 
 
+def test_explain_may_stand_before_a_whole_line(pctx):
+    explained = pctx("explain", "run", "--memory", "64M", "--", "true").stdout
+    assert explained.startswith("command\n  true\n") and "64 MiB" in explained
+    assert pctx("explain", "--", "run", "x").stdout.startswith("command\n  run x\n")
+
+
 def test_explain_shows_what_a_terminal_changes(pctx):
     assert "TERM=" in pctx("explain", "--tty", "--", "true").stdout
     assert "TERM=" not in pctx("explain", "--", "true").stdout
