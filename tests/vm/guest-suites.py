@@ -29,7 +29,12 @@ SUITES = {
     "all": ["tests/integration", "tests/security"],
 }
 # What the Podman backend promises, where this machine has Podman and systemd: with crun, on cgroup v2.
-PODMAN = ["tests/integration/test_backends.py", "tests/security/test_sandbox_security.py"]
+PODMAN = [
+    "tests/integration/test_backends.py",
+    "tests/integration/test_podman_pauses.py",  # without root this takes cgroup v2
+    "tests/integration/test_podman.py::test_no_device_of_the_host_changes_hands",  # with crun
+    "tests/security/test_sandbox_security.py",
+]
 PROFILE = TREE / "packaging/apparmor/pctx-sandbox-guest"
 USERS = ("root", "tester")
 # A suite that hangs must not take the others' results with it.
