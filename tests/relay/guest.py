@@ -34,7 +34,8 @@ def relay():
 
 
 def say(value):
-    print(json.dumps(value), flush=True)
+    # In one piece: threads say things at the same time.
+    print(json.dumps(value) + "\n", end="", flush=True)
 
 
 def attempt(action):
