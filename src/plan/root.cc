@@ -218,8 +218,7 @@ Result<std::vector<Placed>> placed_by_caller(const Plan& plan, const CompileInpu
   std::stable_sort(all.begin(), all.end(),
                    [&](const auto& one, const auto& other) { return depth(one) < depth(other); });
   for (auto each = all.begin(); each != all.end(); ++each) {
-    if (each != all.begin() &&
-        std::any_of(all.begin(), each, [&](const Placed& o) { return o.target == each->target; }))
+    if (std::any_of(all.begin(), each, [&](const Placed& other) { return other.target == each->target; }))
       return usage_error(fmt::format("two things would lie at /{}", each->target),
                          "choose another place for one of them, for example /data");
     const auto holds = [&](const Placed& other) { return each->target.starts_with(other.target + "/"); };

@@ -441,6 +441,26 @@ def test_without_podman_the_install_command_is_named(pctx, monkeypatch):
     shutil.rmtree(os.environ["PCTX_SANDBOX_SOCKET"] + ".podman", ignore_errors=True)
 
 
+def test_a_podman_that_is_too_old_is_refused_before_anything_is_started(pctx, monkeypatch, tmp_path):
+    """The Podman of this host, but for the version that it names."""
+    old = tmp_path / "podman"
+    real = shutil.which("podman")
+    old.write_text(f'#!/bin/sh\n[ "$1" = info ] || exec {real} "$@"\n{real} "$@" | sed "s/^[0-9][^ ]*/3.4.4/"\n')
+    old.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
+    monkeypatch.setenv("PCTX_SANDBOX_SOCKET", os.environ["PCTX_SANDBOX_SOCKET"] + ".old")
+    monkeypatch.setenv("PCTX_SANDBOX_CONTAINER", os.environ["PCTX_SANDBOX_CONTAINER"] + "-old")
+    done = pctx("run", "--", "true")
+    assert done.returncode == 125 and "Podman 3.4.4 is too old: 4.0 or newer is needed\nhint: " in done.stderr
+    assert state(os.environ["PCTX_SANDBOX_CONTAINER"]) == ""
+    found = {each["name"]: each for each in pctx("doctor", "--json").json()["backends"]}
+    assert not found["podman"]["usable"] and found["podman"]["why"].startswith("Podman 3.4.4 is too old")
+    shutil.rmtree(os.environ["PCTX_SANDBOX_SOCKET"] + ".podman", ignore_errors=True)
+    # The same with its own version.
+    old.write_text(f'#!/bin/sh\nexec {real} "$@"\n')
+    assert {each["name"]: each for each in pctx("doctor", "--json").json()["backends"]}["podman"]["usable"]
+
+
 def test_doctor_knows_the_backends(pctx, monkeypatch):
     found = {each["name"]: each for each in pctx("doctor", "--json").json()["backends"]}
     assert found["podman"]["usable"] and found["podman"]["why"].startswith("Podman ")
