@@ -70,8 +70,9 @@ Result<Millis> parse_duration(std::string_view text) {
 
 Result<std::uint32_t> parse_cpus(std::string_view text) {
   const auto value = scaled(text, std::array<Unit, 1>{{{"", 1000}}});
-  if (!value || *value < 1)
+  if (!value || *value <= 0)
     return usage_error(fmt::format("'{}' is not a number of CPUs", text), "write a positive number, for example 0.5");
+  if (*value < 1) return usage_error(fmt::format("'{}' is too little of a CPU", text), "0.01 is the least");
   if (*value > 1e6) return usage_error(fmt::format("'{}' is more CPUs than any machine has", text), "1000 is the most");
   return static_cast<std::uint32_t>(std::lround(*value));
 }
@@ -88,11 +89,11 @@ Result<std::uint64_t> parse_count(std::string_view text) {
 
 std::string format_size(std::uint64_t bytes) {
   constexpr std::array<std::string_view, 5> kNames{"B", "KiB", "MiB", "GiB", "TiB"};
-  double value = static_cast<double>(bytes);
+  std::uint64_t one = 1;
   std::size_t unit = 0;
-  while (value >= 1024 && unit + 1 < kNames.size()) value /= 1024, ++unit;
-  if (value == std::floor(value)) return fmt::format("{:.0f} {}", value, kNames[unit]);
-  return fmt::format("{:.1f} {}", value, kNames[unit]);
+  while (bytes / one >= 1024 && unit + 1 < kNames.size()) one *= 1024, ++unit;
+  if (bytes % one == 0) return fmt::format("{} {}", bytes / one, kNames[unit]);
+  return fmt::format("{:.1f} {}", static_cast<double>(bytes) / static_cast<double>(one), kNames[unit]);
 }
 
 std::string format_duration(Millis duration) {
@@ -102,6 +103,9 @@ std::string format_duration(Millis duration) {
   return fmt::format("{:.3g} s", static_cast<double>(ms) / 1000);
 }
 
-std::string format_cpus(std::uint32_t thousandths) { return fmt::format("{:g}", thousandths / 1000.0); }
+std::string format_cpus(std::uint32_t thousandths) {
+  if (thousandths % 1000 == 0) return fmt::format("{}", thousandths / 1000);
+  return fmt::format("{:g}", thousandths / 1000.0);
+}
 
 }  // namespace pctx

@@ -52,7 +52,13 @@ TEST(Units, print_as_people_read_them) {
   EXPECT_EQ(format_duration(Millis{30'000}), "30 s");
   EXPECT_EQ(format_duration(Millis{250}), "250 ms");
   EXPECT_EQ(format_duration(Millis{1500}), "1.5 s");
+  EXPECT_EQ(format_size(0), "0 B");
+  EXPECT_EQ(format_size(1023), "1023 B");
+  EXPECT_EQ(format_size(1_KiB + 1), "1.0 KiB");
+  EXPECT_EQ(format_size(UINT64_MAX), "16777216.0 TiB");
   EXPECT_EQ(format_cpus(500), "0.5");
+  EXPECT_EQ(format_cpus(2000), "2");
+  EXPECT_EQ(format_cpus(1234), "1.234");
 }
 
 }  // namespace
