@@ -1,5 +1,6 @@
 #include "sys/loop.h"
 
+#include <poll.h>
 #include <sys/epoll.h>
 
 #include <algorithm>
@@ -14,18 +15,24 @@ Result<Loop> Loop::make() {
   return loop;
 }
 
-void Loop::watch(int fd, std::uint32_t events, Handler handler) {
+bool Loop::enter(int fd, std::uint32_t events) {
   epoll_event event{};
   event.events = events;
   event.data.fd = fd;
-  handlers_[fd] = std::make_shared<Handler>(std::move(handler));
+  if (::epoll_ctl(epoll_.get(), EPOLL_CTL_ADD, fd, &event) == 0) return true;
   // The kernel forgets closed descriptors by itself, and the number may be another one's now.
-  if (::epoll_ctl(epoll_.get(), EPOLL_CTL_ADD, fd, &event) != 0 && errno == EEXIST)
-    (void)::epoll_ctl(epoll_.get(), EPOLL_CTL_MOD, fd, &event);
+  return errno == EEXIST && ::epoll_ctl(epoll_.get(), EPOLL_CTL_MOD, fd, &event) == 0;
+}
+
+void Loop::watch(int fd, std::uint32_t events, Handler handler) {
+  handlers_[fd] = std::make_shared<Handler>(std::move(handler));
+  unwatched_.erase(fd);
+  if (!enter(fd, events) && errno != EBADF) unwatched_[fd] = events;
 }
 
 void Loop::forget(int fd) {
   if (fd < 0 || handlers_.erase(fd) == 0) return;
+  unwatched_.erase(fd);
   (void)::epoll_ctl(epoll_.get(), EPOLL_CTL_DEL, fd, nullptr);
 }
 
@@ -45,10 +52,33 @@ void Loop::cancel(TimerId& timer) {
 }
 
 int Loop::timeout() const {
-  if (timers_.empty()) return -1;
+  constexpr std::int64_t kLongest = 3'600'000, kBetweenQuestions = 10;
+  const std::int64_t longest = unwatched_.empty() ? kLongest : kBetweenQuestions;
+  if (timers_.empty()) return unwatched_.empty() ? -1 : static_cast<int>(longest);
   const auto left = timers_.begin()->first.first - Clock::now();
   const auto millis = std::chrono::ceil<std::chrono::milliseconds>(left).count();
-  return static_cast<int>(std::clamp<std::int64_t>(millis, 0, 3'600'000));
+  return static_cast<int>(std::clamp<std::int64_t>(millis, 0, longest));
+}
+
+void Loop::call(int fd, std::uint32_t events) {
+  // An earlier handler of this round may have forgotten the descriptor; one that runs may forget itself.
+  const auto found = handlers_.find(fd);
+  if (found == handlers_.end()) return;
+  const std::shared_ptr<Handler> handler = found->second;
+  (*handler)(events);
+}
+
+void Loop::ask_unwatched() {
+  const auto asked = unwatched_;  // handlers forget
+  for (const auto& [fd, events] : asked) {
+    if (!unwatched_.contains(fd)) continue;
+    if (enter(fd, events)) {
+      unwatched_.erase(fd);
+      continue;
+    }
+    pollfd one{fd, static_cast<short>(events & (EPOLLIN | EPOLLOUT | EPOLLRDHUP)), 0};
+    if (::poll(&one, 1, 0) > 0) call(fd, static_cast<std::uint32_t>(one.revents));
+  }
 }
 
 void Loop::run_timers() {
@@ -68,12 +98,10 @@ Result<void> Loop::run() {
     const int count = ::epoll_wait(epoll_.get(), events.data(), static_cast<int>(events.size()), timeout());
     if (count < 0 && errno != EINTR) return os_error("cannot wait for events");
     for (int i = 0; i < count; ++i) {
-      // An earlier handler of this round may have forgotten the descriptor; one that runs may forget itself.
-      const auto found = handlers_.find(events[static_cast<std::size_t>(i)].data.fd);
-      if (found == handlers_.end()) continue;
-      const std::shared_ptr<Handler> handler = found->second;
-      (*handler)(events[static_cast<std::size_t>(i)].events);
+      const epoll_event& event = events[static_cast<std::size_t>(i)];
+      call(event.data.fd, event.events);
     }
+    if (!unwatched_.empty()) ask_unwatched();
     run_timers();
   }
   return {};

@@ -35,12 +35,18 @@ class Loop {
   void stop() { running_ = false; }
 
  private:
+  bool enter(int fd, std::uint32_t events);
   int timeout() const;
   void run_timers();
+  void call(int fd, std::uint32_t events);
+  void ask_unwatched();
 
   Fd epoll_;
   bool running_ = false;
   std::map<int, std::shared_ptr<Handler>> handlers_;
+  // The kernel counts watches per user, and guests with our uid may have used them up: asked one by one until it takes
+  // them.
+  std::map<int, std::uint32_t> unwatched_;
   std::map<std::pair<Clock::time_point, TimerId>, std::function<void()>> timers_;
   std::map<TimerId, Clock::time_point> due_;
   TimerId next_timer_ = 1;
