@@ -1,13 +1,11 @@
 #include <fcntl.h>
 #include <unistd.h>
 
-#include <climits>
-#include <cstdio>
 #include <memory>
 
 #include <fmt/format.h>
-#include <nlohmann/json.hpp>
 
+#include "base/json.h"
 #include "base/print.h"
 #include "cli/verbs.h"
 #include "env/store.h"
@@ -21,8 +19,6 @@
 
 namespace pctx::cli {
 namespace {
-
-using Json = nlohmann::ordered_json;
 
 struct ProfileArguments {
   std::optional<std::string> name, venv, output;
@@ -44,9 +40,8 @@ Result<std::string> wanted_text(const ProfileArguments& arguments) {
   if (arguments.profile() == kGuestProfile || arguments.profile() == "pctx-sandbox")
     return usage_error(fmt::format("--name: {} is the profile for every box", arguments.profile()),
                        "give the one of this virtualenv a name of its own");
-  const env::Store store = PCTX_TRY(env::Store::open());
   Policy policy;
-  env::lend_virtualenv(policy, PCTX_TRY(env::open_virtualenv(*arguments.venv, store.memory())));
+  env::lend_virtualenv(policy, PCTX_TRY(env::open_virtualenv(*arguments.venv)));
   return payload_profile(arguments.profile(), PCTX_TRY(compile_here(policy, {})));
 }
 
@@ -73,9 +68,8 @@ std::string install_lines(const ProfileArguments& arguments) {
   if (launcher_is_missing(facts)) lines += fmt::format("{}{} setup --yes\n", sudo, own);
   std::string venv;
   if (arguments.venv) {
-    std::array<char, PATH_MAX> resolved;
-    venv = ::realpath(arguments.venv->c_str(), resolved.data()) != nullptr ? resolved.data() : *arguments.venv;
-    venv = fmt::format(" --venv {}", shell_word(venv));
+    const std::string real = sys::resolved(*arguments.venv);
+    venv = fmt::format(" --venv {}", shell_word(real.empty() ? *arguments.venv : real));
   }
   lines += fmt::format("{} apparmor profile --name {}{} --output {}.apparmor\n", own, name, venv, name);
   lines += fmt::format("{0}cp {1}.apparmor {2}\n{0}apparmor_parser -r {2}\n", sudo, name, arguments.file());
@@ -146,32 +140,32 @@ std::string installed_word(Installed installed) {
   return installed == Installed::same ? "as it should be" : installed == Installed::absent ? "not there" : "different";
 }
 
-Result<int> show_status(const ProfileArguments& arguments) {
+Result<int> show_profile_status(const ProfileArguments& arguments) {
   const Status status = PCTX_TRY(look(arguments));
   const bool ready = status.ready(arguments.ignore_diffs);
   const std::string own = sys::own_profile();
   if (arguments.json) {
-    Json json{{"ready", ready}, {"kernel", status.kernel}, {"profile", arguments.profile()}};
-    json["mode"] = status.mode ? Json(*status.mode) : Json();
+    OrderedJson json{{"ready", ready}, {"kernel", status.kernel}, {"profile", arguments.profile()}};
+    json["mode"] = status.mode ? OrderedJson(*status.mode) : OrderedJson();
     json["file"] = arguments.file();
     json["installed"] = installed_word(status.installed);
     json["diff"] = status.diff;
-    json["confined_by"] = own.empty() ? Json() : Json(own);
-    json["problem"] = ready ? Json() : Json(status.problem(arguments));
+    json["confined_by"] = own.empty() ? OrderedJson() : OrderedJson(own);
+    json["problem"] = ready ? OrderedJson() : OrderedJson(status.problem(arguments));
     json["text"] = status.text;
     json["install_commands"] = install_lines(arguments);
-    fmt::print("{}\n", json.dump(2, ' ', false, Json::error_handler_t::replace));
+    print_out("{}\n", json.dump(2, ' ', false, OrderedJson::error_handler_t::replace));
     return ready ? 0 : 1;
   }
-  fmt::print("kernel   {}\n", status.kernel ? "AppArmor is on" : "no AppArmor, or switched off");
-  fmt::print("profile  {}: {}\n", arguments.profile(), status.loaded() ? "loaded, " + *status.mode : "not loaded");
-  fmt::print("file     {}: {}\n", arguments.file(), installed_word(status.installed));
-  fmt::print("caller   {}\n", own.empty() ? "unconfined" : own + ", on top of which the profile is put");
+  print_out("kernel   {}\n", status.kernel ? "AppArmor is on" : "no AppArmor, or switched off");
+  print_out("profile  {}: {}\n", arguments.profile(), status.loaded() ? "loaded, " + *status.mode : "not loaded");
+  print_out("file     {}: {}\n", arguments.file(), installed_word(status.installed));
+  print_out("caller   {}\n", own.empty() ? "unconfined" : own + ", on top of which the profile is put");
   if (ready) return 0;
-  if (status.installed == Installed::different) fmt::print("\n- installed, + wanted:\n{}", status.diff);
-  if (status.installed == Installed::absent) fmt::print("\n# the content of {}\n{}", arguments.file(), status.text);
-  if (status.kernel) fmt::print("\n# lines that install it\n{}", install_lines(arguments));
-  (void)std::fflush(stdout);
+  if (status.installed == Installed::different) print_out("\n- installed, + wanted:\n{}", status.diff);
+  if (status.installed == Installed::absent) print_out("\n# the content of {}\n{}", arguments.file(), status.text);
+  if (status.kernel) print_out("\n# lines that install it\n{}", install_lines(arguments));
+  flush();
   print_error("pctx-sandbox: {}\n", status.problem(arguments));
   return 1;
 }
@@ -195,10 +189,11 @@ void add_apparmor(Verb program, int& status) {
               {.type = "FILE", .means = "Write it to a file instead of standard output"});
   add("install-commands", "Print the lines that install and load it", [](const ProfileArguments& given) -> Result<int> {
     PCTX_TRY(wanted_text(given));
-    fmt::print("{}", install_lines(given));
+    print_out("{}", install_lines(given));
     return 0;
   });
-  const Verb look_at_it = add("status", "Say whether it is installed, unchanged, loaded and enforced", show_status);
+  const Verb look_at_it =
+      add("status", "Say whether it is installed, unchanged, loaded and enforced", show_profile_status);
   look_at_it.footer("Exit status: 0 if all of that is so, 1 if not.");
   look_at_it.flag("--ignore-profile-diffs", arguments->ignore_diffs, "A file with another content is no error");
   look_at_it.flag("--json", arguments->json, "Print one JSON object");

@@ -112,16 +112,14 @@ Result<std::string> provide_python(const RunArguments& arguments, Prepared& prep
     if (!request.requirements.empty() || !request.python.empty())
       return usage_error("--venv has its own packages and its own Python",
                          "leave --with, --python and the script's own list out");
-    const env::Store store = PCTX_TRY(env::Store::open());
-    const env::Virtualenv venv = PCTX_TRY(env::open_virtualenv(*arguments.venv, store.memory()));
+    const env::Virtualenv venv = PCTX_TRY(env::open_virtualenv(*arguments.venv));
     env::lend_virtualenv(policy, venv);
     return venv.python();
   }
   if (!request.requirements.empty() && !arguments.built_by.empty() &&
       !PCTX_TRY(backend::find("namespaces"))->look().usable) {
-    const env::Store store = PCTX_TRY(env::Store::open());
     const std::string path = PCTX_TRY(build_elsewhere(request, arguments.built_by));
-    const env::Virtualenv venv = PCTX_TRY(env::open_virtualenv(path, store.memory()));
+    const env::Virtualenv venv = PCTX_TRY(env::open_virtualenv(path));
     env::lend_virtualenv(policy, venv);
     return venv.python();
   }
@@ -145,6 +143,17 @@ Result<std::string> provide_python(const RunArguments& arguments, Prepared& prep
   return python.path;
 }
 
+// Before the box is made: its Python would say something about a place that the caller does not know.
+Result<void> check_script(const std::string& path, const struct stat& status) {
+  if (!S_ISREG(status.st_mode))
+    return usage_error(fmt::format("the script {} is no ordinary file", path),
+                       "write it to one, or read it from standard input: pctx-sandbox run - < SCRIPT");
+  if (::access(path.c_str(), R_OK) != 0)
+    return usage_error(os_error(fmt::format("the script {} cannot be read", path)).what,
+                       "let this user read it, or name a copy");
+  return {};
+}
+
 // As `uv run`: a script, standard input, or any command.
 Result<void> resolve_command(const RunArguments& arguments, Prepared& prepared) {
   if (arguments.command.empty())
@@ -158,6 +167,7 @@ Result<void> resolve_command(const RunArguments& arguments, Prepared& prepared) 
   if (first != "-") {
     struct stat status {};
     if (::stat(first.c_str(), &status) == 0) {
+      PCTX_TRY(check_script(first, status));
       const std::size_t slash = first.rfind('/');
       const std::string target = "/script/" + first.substr(slash == std::string::npos ? 0 : slash + 1);
       prepared.policy.binds.push_back({first, target, false});

@@ -17,7 +17,7 @@ namespace {
 
 constexpr const char* kProgram = "/run/pctx/selfcheck";
 constexpr const char* kLent = "/run/lent";
-constexpr Millis kLongest{300'000};           // for a host that is busy with other things
+constexpr Millis kLongestRun{300'000};        // for a host that is busy with other things
 constexpr std::uint64_t kLeastDisk = 32_MiB;  // our own program lies in it too
 
 // The boxes of one configuration.
@@ -27,7 +27,7 @@ class Boxes {
       : policy_(std::move(policy)), stage_(stage), program_(std::move(program)) {
     policy_.binds.push_back({stage.folder() + "/lent", kLent, false});
     policy_.limits.disk = std::max(policy_.limits.disk, kLeastDisk);
-    policy_.limits.timeout = kLongest;
+    policy_.limits.timeout = kLongestRun;
   }
 
   Result<Plan> plan(void (*tighten)(Policy&) = nullptr) const {
@@ -169,7 +169,7 @@ Result<Attempt> run_interpreter(const Boxes& boxes, const env::Virtualenv& venv)
   const Ending ending = PCTX_TRY(
       run_box(plan, {{venv.python(), "-c", "import sys; print(sys.prefix)"}}, {.capture = true, .no_input = true}));
   const bool right = ending.outcome.exit_status() == 0 && ending.captured_stdout == venv.place + "\n";
-  return Attempt{!right, right ? "Python " + venv.base.version : "it does not run: " + how_it_ended(ending.outcome)};
+  return Attempt{!right, right ? "Python " + venv.version : "it does not run: " + how_it_ended(ending.outcome)};
 }
 
 Result<void> check_all(Checked& checked, const Policy& policy, const std::optional<env::Virtualenv>& venv, bool extra,
@@ -198,8 +198,7 @@ Result<Checked> run_checks(const RunArguments& arguments, bool extra, bool open)
   Policy policy = PCTX_TRY(to_policy(arguments));
   std::optional<env::Virtualenv> venv;
   if (arguments.venv) {
-    const env::Store store = PCTX_TRY(env::Store::open());
-    venv = PCTX_TRY(env::open_virtualenv(*arguments.venv, store.memory()));
+    venv = PCTX_TRY(env::open_virtualenv(*arguments.venv));
     env::lend_virtualenv(policy, *venv);
   }
   PCTX_TRY(validate(policy));

@@ -41,10 +41,6 @@ std::string utc_now() {
                      parts.tm_hour, parts.tm_min, parts.tm_sec);
 }
 
-bool is_inside(std::string_view path, std::string_view folder) {
-  return path.starts_with(folder) && path.size() > folder.size() && path[folder.size()] == '/';
-}
-
 // What of uv's words is about our way of calling it.
 std::string resolver_words(std::string_view text) {
   std::string words;
@@ -126,13 +122,13 @@ Result<Policy> Build::policy_for(const Step& step) const {
   policy.binds.push_back({uv_, kUv, false});
   policy.binds.push_back({staging_ + "/input", kInput, false});
   for (const Bind& bind : index_.binds) {
-    if (is_inside(place_, bind.target))
+    if (sys::is_inside(place_, bind.target))
       return usage_error(
           fmt::format("{} holds the Environments themselves, and packages are to come from it", bind.source),
           "keep wheels in a folder of their own, or set PCTX_SANDBOX_CACHE_DIR");
     const auto covers = [&](const Bind& other) {
       return bind.target == other.target ||
-             (bind.source == bind.target && other.source == other.target && is_inside(bind.target, other.target));
+             (bind.source == bind.target && other.source == other.target && sys::is_inside(bind.target, other.target));
     };
     if (std::none_of(policy.binds.begin(), policy.binds.end(), covers)) policy.binds.push_back(bind);
   }

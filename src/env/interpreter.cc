@@ -5,7 +5,6 @@
 #include <unistd.h>
 
 #include <array>
-#include <climits>
 #include <cstdlib>
 #include <optional>
 
@@ -29,12 +28,7 @@ constexpr const char* kQuestion =
     "print(sys.implementation.name, '.'.join(map(str, sys.version_info[:3])), base, "
     "os.path.realpath(sys.base_prefix),\n"
     "      sysconfig.get_platform(), libc, sep='\\n')\n";
-constexpr Millis kPatience{20'000};
-
-std::string resolved(const std::string& path) {
-  std::array<char, PATH_MAX> buffer;
-  return ::realpath(path.c_str(), buffer.data()) != nullptr ? std::string{buffer.data()} : std::string{};
-}
+constexpr Millis kAnswersWithin{20'000};
 
 std::vector<std::string> on_path(const std::string& name) {
   std::vector<std::string> found;
@@ -49,7 +43,7 @@ std::vector<std::string> on_path(const std::string& name) {
 // Where the answer about this very file is kept; empty for scripts such as version managers' shims, whose answer
 // depends on more than themselves.
 std::string memory_file(const std::string& path, const std::string& memory) {
-  const std::string real = resolved(path);
+  const std::string real = sys::resolved(path);
   struct stat status {};
   if (memory.empty() || !is_elf(real) || ::stat(real.c_str(), &status) != 0) return "";
   const std::string what = fmt::format("{}\n{}\n{} {} {} {}.{:09}", path, real, status.st_dev, status.st_ino,
@@ -62,10 +56,6 @@ void remember(const std::string& file, const std::string& answer) {
   const Fd fd{::open(fresh.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC | O_NOFOLLOW, 0600)};
   if (!fd) return;  // asked again next time
   if (!sys::write_all(fd.get(), answer) || ::rename(fresh.c_str(), file.c_str()) != 0) (void)::unlink(fresh.c_str());
-}
-
-bool is_inside(std::string_view path, std::string_view folder) {
-  return path.starts_with(folder) && path.size() > folder.size() && path[folder.size()] == '/';
 }
 
 }  // namespace
@@ -82,7 +72,7 @@ bool is_elf(const std::string& path) {
 std::string Interpreter::minor() const { return version.substr(0, version.find('.', version.find('.') + 1)); }
 
 bool Interpreter::is_system() const {
-  return is_inside(executable, "/usr") && (prefix == "/usr" || is_inside(prefix, "/usr"));
+  return sys::is_inside(executable, "/usr") && (prefix == "/usr" || sys::is_inside(prefix, "/usr"));
 }
 
 Result<Interpreter> parse_interpreter(std::string_view lines) {
@@ -121,7 +111,7 @@ Result<Interpreter> ask_interpreter(const std::string& path, const std::string& 
   if (!file.empty())
     if (const auto known = sys::try_read_file(file))
       if (auto python = parse_interpreter(*known)) return python;
-  auto answer = sys::output_of({program, "-I", "-S", "-c", kQuestion}, 64_KiB, kPatience);
+  auto answer = sys::output_of({program, "-I", "-S", "-c", kQuestion}, 64_KiB, kAnswersWithin);
   if (!answer)
     return unavailable(fmt::format("{} is no Python interpreter that works", program), "name another with --python");
   Interpreter python = PCTX_TRY(parse_interpreter(*answer));
@@ -153,7 +143,7 @@ Result<Interpreter> choose_interpreter(std::string_view requires_python, const s
 void lend_interpreter(Policy& policy, const Interpreter& interpreter) {
   if (interpreter.is_system()) return;
   policy.binds.push_back({interpreter.prefix, interpreter.prefix, false});
-  if (!is_inside(interpreter.executable, interpreter.prefix) && !is_inside(interpreter.executable, "/usr"))
+  if (!sys::is_inside(interpreter.executable, interpreter.prefix) && !sys::is_inside(interpreter.executable, "/usr"))
     policy.binds.push_back({interpreter.executable, interpreter.executable, false});
 }
 

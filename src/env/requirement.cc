@@ -7,6 +7,8 @@
 #include <fmt/format.h>
 
 #include "box/terminal.h"
+#include "env/version.h"
+#include "sys/files.h"
 
 namespace pctx::env {
 namespace {
@@ -22,12 +24,6 @@ std::string lowered(std::string_view text) {
   return result;
 }
 
-std::string_view trimmed(std::string_view text) {
-  while (!text.empty() && is_space(text.front())) text.remove_prefix(1);
-  while (!text.empty() && is_space(text.back())) text.remove_suffix(1);
-  return text;
-}
-
 // For messages: what somebody else wrote, short and safe to show.
 std::string shown(std::string_view text) { return printable_path(text.substr(0, 80)); }
 
@@ -35,7 +31,7 @@ class Reader {
  public:
   explicit Reader(std::string_view text) : whole_(text), rest_(text) {}
 
-  void skip() { rest_ = trimmed(rest_); }
+  void skip() { rest_ = sys::trimmed(rest_); }
   bool take(char c) {
     skip();
     if (rest_.empty() || rest_.front() != c) return false;
@@ -66,8 +62,6 @@ class Reader {
 
 bool ends_as_name(std::string_view name) { return !name.empty() && is_alnum(name.front()) && is_alnum(name.back()); }
 
-constexpr std::array<std::string_view, 8> kOperators{"===", "==", "!=", "~=", ">=", "<=", ">", "<"};
-
 Result<void> read_extras(Reader& reader, Requirement& requirement) {
   if (!reader.take('[')) return {};
   while (!reader.take(']')) {
@@ -85,9 +79,9 @@ Result<void> read_specifiers(Reader& reader, Requirement& requirement) {
   const bool parenthesised = reader.take('(');
   do {
     reader.skip();
-    const auto found = std::find_if(kOperators.begin(), kOperators.end(),
+    const auto found = std::find_if(kVersionOperators.begin(), kVersionOperators.end(),
                                     [&](std::string_view name) { return reader.rest().starts_with(name); });
-    if (found == kOperators.end()) {
+    if (found == kVersionOperators.end()) {
       if (requirement.specifiers.empty() && !parenthesised) return {};
       return reader.error("a version needs an operator such as == or >= before it");
     }
@@ -110,7 +104,7 @@ Result<void> read_specifiers(Reader& reader, Requirement& requirement) {
 Result<void> read_marker(Reader& reader, Requirement& requirement) {
   char quote = 0;
   bool blank = false;
-  for (char c : trimmed(reader.rest())) {
+  for (char c : sys::trimmed(reader.rest())) {
     if (quote == 0 && is_space(c)) {
       blank = true;
       continue;
@@ -185,14 +179,14 @@ Result<Requirement> parse_requirement(std::string_view text, bool allow_urls) {
         (c == '#' && !allow_urls))
       return usage_error(fmt::format("'{}' is not a requirement: it holds a character that none has", shown(text)),
                          "give each requirement as a word of its own");
-  text = trimmed(text);
+  text = sys::trimmed(text);
   if (text.empty()) return usage_error("a requirement is empty", "write a name, for example pandas");
   Reader reader{text};
   Requirement requirement;
   const auto name_end = std::find_if_not(text.begin(), text.end(), is_name);
-  std::string_view after = trimmed(text.substr(static_cast<std::size_t>(name_end - text.begin())));
+  std::string_view after = sys::trimmed(text.substr(static_cast<std::size_t>(name_end - text.begin())));
   if (const std::size_t close = after.find(']'); after.starts_with('[') && close != std::string_view::npos)
-    after = trimmed(after.substr(close + 1));
+    after = sys::trimmed(after.substr(close + 1));
   const bool direct = after.starts_with('@');
   if (direct && !allow_urls)
     return usage_error(fmt::format("'{}' is refused: a requirement does not choose its own address", shown(text)),

@@ -1,6 +1,5 @@
 #include "env/uv.h"
 
-#include <fcntl.h>
 #include <unistd.h>
 
 #include <array>
@@ -9,27 +8,25 @@
 
 #include <fmt/format.h>
 
-#include "base/fd.h"
 #include "base/units.h"
+#include "env/interpreter.h"
 #include "sys/files.h"
 #include "sys/process.h"
 
 namespace pctx::env {
 namespace {
 
-constexpr Millis kPatience{20'000};
+constexpr Millis kUvAnswersWithin{20'000};
+// Not from the folder that we are in, which anybody's files may be in. -I would leave out what the user has installed.
+constexpr const char* kWhereIsUv =
+    "import sys\n"
+    "sys.path[:] = [entry for entry in sys.path if entry.startswith('/')]\n"
+    "import uv; print(uv.find_uv_bin())\n";
 
 // A program, not a script: version managers put scripts on the PATH that know nothing of a box.
 std::string program_at(const std::string& path) {
-  std::array<char, PATH_MAX> resolved;
-  if (::access(path.c_str(), X_OK) != 0 || ::realpath(path.c_str(), resolved.data()) == nullptr) return "";
-  const Fd fd{::open(resolved.data(), O_RDONLY | O_CLOEXEC | O_NOCTTY | O_NONBLOCK)};
-  std::array<char, 4> magic{};
-  const bool elf = fd && ::read(fd.get(), magic.data(), 4) == 4 &&
-                   std::string_view{magic.data(), 4} ==
-                       "\x7f"
-                       "ELF";
-  return elf ? std::string{resolved.data()} : "";
+  const std::string real = ::access(path.c_str(), X_OK) == 0 ? sys::resolved(path) : "";
+  return !real.empty() && is_elf(real) ? real : "";
 }
 
 std::string own_folder() {
@@ -53,7 +50,7 @@ Result<std::string> find_uv(const std::string& python) {
   for (std::string_view folder : sys::split(search != nullptr ? search : "", ':'))
     if (std::string found = folder.starts_with('/') ? program_at(sys::join(folder, "uv")) : ""; !found.empty())
       return found;
-  if (const auto answer = sys::output_of({python, "-c", "import uv; print(uv.find_uv_bin())"}, 64_KiB, kPatience))
+  if (const auto answer = sys::output_of({python, "-c", kWhereIsUv}, 64_KiB, kUvAnswersWithin))
     if (std::string found = program_at(answer->substr(0, answer->find('\n'))); !found.empty()) return found;
   return unavailable(
       fmt::format("uv, which builds Environments, is neither beside this program, nor on the PATH, nor a package of {}",

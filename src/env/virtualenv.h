@@ -8,24 +8,25 @@
 #include <vector>
 
 #include "base/result.h"
-#include "env/interpreter.h"
 #include "policy/policy.h"
 
 namespace pctx::env {
 
 struct Virtualenv {
-  std::string path;   // on the host, links resolved
-  std::string place;  // in the box
-  Interpreter base;
+  std::string path;     // on the host, links resolved
+  std::string place;    // in the box
+  std::string program;  // the interpreter, on the host, links resolved
+  std::string version;  // "3.11.2", as its pyvenv.cfg has it
   std::vector<Bind> lent;
 
   std::string python() const { return place + "/bin/python"; }
 };
 
-// `memory` as for ask_interpreter.
-Result<Virtualenv> open_virtualenv(const std::string& path, const std::string& memory);
+// Nothing of it is run: a guest may have made it.
+Result<Virtualenv> open_virtualenv(const std::string& path);
 
-// Lends it, and sets VIRTUAL_ENV and PATH unless the policy does.
+// Lends it, and sets VIRTUAL_ENV and PATH unless the policy does. Read-only, also where it lies in a folder that the
+// policy lends to be written.
 void lend_virtualenv(Policy& policy, const Virtualenv& venv);
 
 // Where the box has it: where the host has it, but for folders that every box has of its own. Pure.

@@ -21,10 +21,10 @@ TEST(Virtualenv, it_stays_where_it_is_unless_the_box_has_its_own_folder_there) {
 }
 
 TEST(Virtualenv, what_is_none_is_refused_with_one_sentence) {
-  const auto missing = open_virtualenv("/nowhere/at/all", "");
+  const auto missing = open_virtualenv("/nowhere/at/all");
   ASSERT_FALSE(missing);
   EXPECT_EQ(missing.error().what, "--venv: there is no virtualenv /nowhere/at/all");
-  const auto other = open_virtualenv("/usr", "");
+  const auto other = open_virtualenv("/usr");
   ASSERT_FALSE(other);
   EXPECT_EQ(other.error().what, "--venv: /usr is no virtualenv: it has no pyvenv.cfg");
 }

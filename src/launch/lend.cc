@@ -1,5 +1,7 @@
 #include "launch/lend.h"
 
+#include <fcntl.h>
+#include <linux/openat2.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -13,17 +15,31 @@
 #include "plan/oci_profile.h"
 #include "sys/apparmor.h"
 #include "sys/files.h"
+#include "sys/kernel_abi.h"
 
 namespace pctx {
 
-Result<LentPath> look_at(const std::string& name, const std::string& path) {
+namespace {
+
+// Whoever may write above it may have put a link there since.
+bool stat_without_links(const char* path, struct stat& status) {
+  const Fd there{abi::openat2(AT_FDCWD, path, {O_PATH | O_CLOEXEC, 0, RESOLVE_NO_SYMLINKS})};
+  return there && ::fstat(there.get(), &status) == 0;
+}
+
+}  // namespace
+
+Result<LentPath> look_at(const std::string& name, const std::string& path, bool as_is) {
   std::array<char, PATH_MAX> resolved;
   struct stat status {};
   if (path.empty())
     return usage_error(fmt::format("{}: the path is empty", name), "name a file or folder of this host");
-  if (::realpath(path.c_str(), resolved.data()) == nullptr || ::stat(resolved.data(), &status) != 0) {
+  if (::realpath(path.c_str(), resolved.data()) == nullptr || !stat_without_links(resolved.data(), status)) {
     return sys::about_path(name, os_error(path));
   }
+  if (as_is && path != resolved.data())
+    return usage_error(fmt::format("{}: {} was replaced while it was being lent", name, path),
+                       "somebody else changes that folder: lend one of your own");
   LentPath lent{resolved.data(),        S_ISDIR(status.st_mode), status.st_uid, status.st_gid,
                 status.st_mode & 07777, status.st_ino,           status.st_dev};
   if (!lent.directory && !S_ISREG(status.st_mode))
@@ -44,7 +60,7 @@ Result<Plan> compile_here(Policy& policy, CompileInputs inputs, const CgroupHost
     policy.mnt = inputs.mnt->path;
   }
   for (const Bind& bind : policy.binds)
-    inputs.binds.push_back(PCTX_TRY(look_at(policy.names.of(bind.key()), bind.source)));
+    inputs.binds.push_back(PCTX_TRY(look_at(policy.names.of(bind.key()), bind.source, bind.as_is)));
   if (policy.seccomp)
     inputs.seccomp_profile = PCTX_TRY(sys::read_named(policy.names.of("seccomp"), *policy.seccomp, kMaxProfileBytes));
   if (policy.apparmor) {

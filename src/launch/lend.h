@@ -11,7 +11,7 @@ namespace pctx {
 
 // What a path is, links resolved. `name` is what messages call it. Sockets, devices and whole system folders are
 // refused.
-Result<LentPath> look_at(const std::string& name, const std::string& path);
+Result<LentPath> look_at(const std::string& name, const std::string& path, bool as_is = false);
 
 // Fills in what `inputs` must know about lent paths, resolves the policy's own, and compiles.
 Result<Plan> compile_here(Policy& policy, CompileInputs inputs, const CgroupHost* cgroups = nullptr);

@@ -35,6 +35,7 @@ struct Bind {
   std::string source;
   std::string target;
   bool writable = false;
+  bool as_is = false;  // the source was looked at, with its links resolved: what one leads to now is something else
 
   const char* key() const { return writable ? "files.rw" : "files.ro"; }
 };

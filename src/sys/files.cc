@@ -3,6 +3,8 @@
 #include <fcntl.h>
 
 #include <array>
+#include <climits>
+#include <cstdlib>
 #include <cstring>
 
 #include <fmt/format.h>
@@ -61,7 +63,8 @@ Result<std::string> read_named(const std::string& option, const std::string& pat
 }
 
 std::optional<std::string> try_read_file(const std::string& path, std::size_t limit, int dir) {
-  const Fd fd{::openat(dir, path.c_str(), O_RDONLY | O_CLOEXEC | O_NOCTTY)};
+  // Never waiting: for who writes to a FIFO, which a guest may have made of a file, or for who has a lease on it.
+  const Fd fd{::openat(dir, path.c_str(), O_RDONLY | O_CLOEXEC | O_NOCTTY | O_NONBLOCK)};
   if (!fd) return std::nullopt;
   auto text = read_all(fd.get(), limit);
   if (!text) return std::nullopt;
@@ -112,6 +115,25 @@ bool has_word(std::string_view text, std::string_view word) {
   for (std::string_view candidate : split(text.substr(0, text.find('\n')), ' '))
     if (candidate == word) return true;
   return false;
+}
+
+bool is_inside(std::string_view path, std::string_view folder) {
+  return path.starts_with(folder) && path.size() > folder.size() && path[folder.size()] == '/';
+}
+
+bool is_at_or_inside(std::string_view path, std::string_view folder) {
+  return path == folder || is_inside(path, folder);
+}
+
+std::string resolved(const std::string& path) {
+  std::array<char, PATH_MAX> buffer;
+  return ::realpath(path.c_str(), buffer.data()) != nullptr ? std::string{buffer.data()} : std::string{};
+}
+
+std::string_view trimmed(std::string_view text) {
+  const std::size_t first = text.find_first_not_of(" \t");
+  if (first == std::string_view::npos) return {};
+  return text.substr(first, text.find_last_not_of(" \t") - first + 1);
 }
 
 std::vector<std::string_view> split(std::string_view text, char separator) {

@@ -37,7 +37,14 @@ Result<Pipe> make_pipe(int flags = 0);  // O_CLOEXEC always
 void close_all_but(std::span<const int> kept) noexcept;
 
 std::string join(std::string_view directory, std::string_view name);
+// By their text: in the folder or in one below, and not the folder itself; or that, too.
+bool is_inside(std::string_view path, std::string_view folder);
+bool is_at_or_inside(std::string_view path, std::string_view folder);
+// Without links; empty where there is nothing.
+std::string resolved(const std::string& path);
 std::vector<std::string_view> split(std::string_view text, char separator);
+// Without the spaces and tabs around it.
+std::string_view trimmed(std::string_view text);
 // Whether the first line of `text` has `word` among its words: "cpu" is not "cpuset".
 bool has_word(std::string_view text, std::string_view word);
 

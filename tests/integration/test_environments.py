@@ -2,6 +2,7 @@
 
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -431,3 +432,17 @@ def test_a_snippet_runs_with_its_dependencies(warm, local, monkeypatch):
     assert res.receipt["layers"]["network"]["on"]
     with pytest.raises(pctx_sandbox.DependencyInstallError):
         pctx_sandbox.run(code, dependencies=["gamma"], warm=warm, timeout=300)
+
+
+def test_nothing_of_the_folder_that_we_are_in_is_run_on_the_host(sandbox_bin, tmp_path):
+    """Where uv is looked for among the packages of Python, a file of that name may be anybody's."""
+    (tmp_path / "uv.py").write_text("open('witness', 'w')\n")
+    (tmp_path / "script.py").write_text('# /// script\n# dependencies = ["pctx-nosuch-package"]\n# ///\n')
+    (tmp_path / "alone").mkdir()
+    program = shutil.copy(sandbox_bin, tmp_path / "alone")
+    env = os.environ | {"PATH": "/usr/bin:/bin", "XDG_CACHE_HOME": str(tmp_path / "cache")}
+    subprocess.run(["/usr/bin/python3", "-c", "import uv"], cwd=tmp_path, check=True)
+    assert (tmp_path / "witness").exists()  # the control: Python would
+    (tmp_path / "witness").unlink()
+    done = subprocess.run([program, "run", "script.py"], cwd=tmp_path, env=env, capture_output=True, timeout=120)
+    assert done.returncode == 125 and not (tmp_path / "witness").exists()

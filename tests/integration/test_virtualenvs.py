@@ -178,12 +178,136 @@ def test_what_one_refuses_the_other_does_not_run(kind, tmp_path, pctx):
     assert done.returncode == 125 and "ran" not in done.stdout, done.stderr
     assert done.stderr.startswith("pctx-sandbox: --venv: ") and "hint: " in done.stderr
     conf = SandboxConfig(venv_path=venv, enable_network=False, warm=False)
-    if kind == "another program":  # the package starts no interpreter to ask what it is
-        assert run_sandboxed(conf, code="print('ran')", timeout=120)[0].stdout == ""
-        return
     with pytest.raises(SandboxError) as refused:
         run_sandboxed(conf, code="print('ran')", timeout=120)
     assert "hint: " in str(refused.value)
+
+
+HOSTILE = r"""
+#include <unistd.h>
+#include <fcntl.h>
+int main(int argc, char** argv) {
+  close(open(WITNESS, O_WRONLY | O_CREAT, 0666));
+  execv("/usr/bin/python3", argv);
+  return 1;
+}
+"""
+
+
+def program_of_a_guest(path, witness, folder):
+    """Leaves a file where it runs, and goes on as Python."""
+    source = folder / "hostile.c"
+    source.write_text(HOSTILE)
+    subprocess.run(["cc", "-O1", "-static", f'-DWITNESS="{witness}"', "-o", path, source], check=True)
+    return path
+
+
+def as_an_installation(prefix, program):
+    """Looks like a Python of its own."""
+    (prefix / "bin").mkdir(parents=True)
+    (prefix / "lib" / virtualenvs.VERSION).mkdir(parents=True)
+    (prefix / "lib" / virtualenvs.VERSION / "os.py").touch()
+    shutil.copy(program, prefix / "bin" / virtualenvs.VERSION)
+    return prefix / "bin" / virtualenvs.VERSION
+
+
+@pytest.mark.parametrize("kind", ["a program", "a link", "a home"])
+def test_nothing_that_a_guest_left_in_a_virtualenv_is_run_on_the_host(kind, tmp_path, pctx):
+    tmp_path.chmod(0o755)
+    project, witness = tmp_path / "project", tmp_path / "witness"
+    project.mkdir()
+    venv = virtualenvs.make(project / "venv")
+    hostile = program_of_a_guest(project / "python-x", witness, tmp_path)
+    subprocess.run([hostile, "-c", ""], check=True)
+    assert witness.exists()  # the control: it can
+    witness.unlink()
+    (venv / "bin/python").unlink()
+    if kind == "a program":
+        shutil.copy(hostile, venv / "bin/python")
+    elif kind == "a link":
+        (venv / "bin/python").symlink_to(as_an_installation(project / "own", hostile))
+    else:
+        own = as_an_installation(project / "own", hostile)
+        (venv / "bin/python").symlink_to(own)
+        configured(venv, "home = ", f"home = {own.parent}\nother = ")
+    pctx("run", "-q", "--venv", venv, "--", "python", "-c", "pass")
+    run_sandboxed(SandboxConfig(venv_path=venv, enable_network=False, warm=False), code="pass", timeout=120)
+    assert not witness.exists()
+
+
+LEADING_OUT = {
+    "a part": lambda venv, secret: (venv / "share").symlink_to(secret.parent),
+    "its library": lambda venv, secret: (
+        (venv / "lib").rename(venv / "kept"),
+        (venv / "lib").symlink_to(secret.parent),
+    ),
+    "a home": lambda venv, secret: configured(venv, "home = ", f"home = {secret.parent}/bin\nother = "),
+    "an interpreter": lambda venv, secret: instead(venv, "bin/python", secret),
+}
+
+
+@pytest.mark.parametrize("kind", LEADING_OUT)
+def test_no_link_in_a_virtualenv_lends_what_it_leads_to(kind, home, pctx):
+    """Nor does a setting. Where both are refused, nothing runs that could read it."""
+    place = home / f"leading-{kind.replace(' ', '-')}"
+    venv = virtualenvs.make(place / "venv")
+    (place / "private/bin").mkdir(parents=True)
+    (place / "private/lib").mkdir()
+    secret = place / "private/secret"
+    secret.write_bytes(b"\x7fELF of mine")
+    for copy in ("bin/secret", "lib/secret"):
+        shutil.copy(secret, place / "private" / copy)
+    secret.chmod(0o755)
+    code = f"""
+import os
+found = [os.path.join(at, name) for top in ({str(place)!r}, "/run") for at, _, names in os.walk(top, followlinks=True)
+         for name in names if name == "secret" or open(os.path.join(at, name), "rb").read(12) == b"\\x7fELF of mine"]
+print(found)
+"""
+    look = ["--", "python3", "-c", code]
+    lent = pctx("run", "-q", "--venv", venv, "--ro", f"{secret.parent}:{secret.parent}", *look)
+    assert lent.stdout.count("secret") == 3, lent.stderr  # the control: what is lent is found
+    LEADING_OUT[kind](venv, secret)
+    for seen in (pctx("run", "-q", "--venv", venv, *look).stdout, printed_by_the_package(venv, code)):
+        assert seen in ("", "[]\n")
+
+
+def printed_by_the_package(venv, code):
+    try:
+        return run_sandboxed(SandboxConfig(venv_path=venv, enable_network=False, warm=False), code=code)[0].stdout
+    except SandboxError:
+        return ""
+
+
+def test_fifos_in_a_virtualenv_keep_nobody_waiting(tmp_path, pctx):
+    for name in ("pyvenv.cfg", "bin/python"):
+        venv = virtualenvs.make(tmp_path / name.replace("/", "-"))
+        (venv / name).unlink()
+        os.mkfifo(venv / name)
+        (venv / name).chmod(0o755)
+        assert pctx("run", "--venv", venv, "--", "true", timeout=30).returncode == 125
+        with pytest.raises(SandboxError):
+            run_sandboxed(SandboxConfig(venv_path=venv), code="1", timeout=30)
+
+
+def test_a_virtualenv_stays_as_it_is_where_its_folder_is_lent_to_be_written(tmp_path, pctx):
+    tmp_path.chmod(0o777)
+    venv = virtualenvs.make(tmp_path / "project/venv")
+    (tmp_path / "project").chmod(0o777)
+    write = "import os, sys; open('/mnt/beside', 'w'); open(sys.argv[1], 'w')"
+    line = ["run", "-q", "--mnt", tmp_path / "project", "--venv", venv, "--", "python", "-c", write]
+    for name in ("venv/pyvenv.cfg", "venv/bin/other", "venv/other"):
+        done = pctx(*line, f"/mnt/{name}")
+        assert "Read-only file system" in done.stderr, done.stderr
+    assert (tmp_path / "project/beside").exists()  # the control: the rest is writable
+    # A project that is its own virtualenv.
+    own = virtualenvs.make(tmp_path / "own")
+    own.chmod(0o777)
+    line = ["run", "-q", "--mnt", own, "--venv", own, "--", "python", "-c", write]
+    assert "Read-only file system" in pctx(*line, "/mnt/bin/other").stderr
+    assert (own / "beside").exists()
+    with pytest.raises(ValueError, match="lies in mnt_dir"):
+        run_sandboxed(SandboxConfig(venv_path=own), code="1", mnt_dir=own)
 
 
 def test_a_colon_in_the_path_is_refused_by_both(tmp_path, pctx):

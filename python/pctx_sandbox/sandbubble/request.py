@@ -59,6 +59,12 @@ def make_request(
         given = "both are given" if code is not None else "neither is given"
         raise ValueError(f"run_sandboxed takes exactly one of code and script_path, and {given}")
     folder = None if mnt_dir is None else _checked_folder(mnt_dir)
+    venv = inspect_virtualenv(conf.venv_path)
+    if folder is not None and (venv.path == folder or venv.path.startswith(folder.rstrip("/") + "/")):
+        raise ValueError(
+            f"the virtualenv {venv.path} lies in mnt_dir, where scripts could change what later ones run\n"
+            "hint: keep it in a folder of its own"
+        )
     script = None
     place = CODE_PLACE
     if script_path is not None:
@@ -66,7 +72,7 @@ def make_request(
         place = f"/mnt/{script}"
     return Request(
         conf=conf,
-        venv=inspect_virtualenv(conf.venv_path),
+        venv=venv,
         code=None if code is None else _checked_code(code),
         place=place,
         folder=folder,

@@ -1,7 +1,9 @@
 """What a virtualenv is made of, and what of the host must be lent so that its interpreter runs in a box.
 
 Lent are the virtualenv's own parts (`pyvenv.cfg`, `bin`, `lib`...), not what else lies in its folder, and of an
-interpreter outside /usr its programs and libraries. Nothing here runs anything.
+interpreter outside /usr its programs and libraries. Nothing here runs anything: whoever may write to a virtualenv may
+have made any file or link in it, a guest among them. No link leads what is lent out of it, or out of an installation of
+Python, and nothing that is looked into can keep us waiting.
 """
 
 from __future__ import annotations
@@ -141,7 +143,12 @@ def _inspect(path: str) -> Virtualenv:
         lent = [f"{real}:{place}"]
     else:
         lent = [f"{real}/pyvenv.cfg:{place}/pyvenv.cfg"]
-        lent += [f"{real}/{part}:{place}/{part}" for part in PARTS if os.path.isdir(os.path.join(real, part))]
+        for part in PARTS:
+            if os.path.isdir(os.path.join(real, part)):
+                found = _part_of(real, part)
+                if found is None:
+                    raise _broken(real, f"its {part} leads to a place outside of it")
+                lent.append(f"{found}:{place}/{part}")
     for entry in _lent_interpreter(real, program, config, version):
         if entry not in lent:
             lent.append(entry)
@@ -149,10 +156,33 @@ def _inspect(path: str) -> Virtualenv:
     return Virtualenv(real, place, version, implementation, tuple(lent), site, program)
 
 
+def _part_of(folder: str, part: str) -> str | None:
+    """The part of `folder` with this name, links resolved; None if it is not there, or not in the folder."""
+    found = os.path.realpath(os.path.join(folder, part))
+    return found if _is_below(found, folder) and os.path.isdir(found) else None
+
+
+def _is_installation(prefix: str, version: tuple[int, int]) -> bool:
+    """Whether Python's own library is there; where it is, an interpreter may be looked for."""
+    for lib in ("lib", "lib64"):
+        module = os.path.realpath(f"{prefix}/{lib}/python{version[0]}.{version[1]}/os.py")
+        if _is_below(module, prefix) and os.path.isfile(module):
+            return True
+    return False
+
+
+def _read_head(path: str, size: int) -> bytes:
+    """Of an ordinary file: a FIFO would keep us waiting."""
+    fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK | os.O_NOCTTY)
+    try:
+        return os.read(fd, size) if stat.S_ISREG(os.fstat(fd).st_mode) else b""
+    finally:
+        os.close(fd)
+
+
 def _read_config(real: str) -> dict[str, str]:
     try:
-        with open(os.path.join(real, "pyvenv.cfg"), encoding="utf-8", errors="replace") as file:
-            text = file.read(LONGEST_CONFIG)
+        text = _read_head(os.path.join(real, "pyvenv.cfg"), LONGEST_CONFIG).decode("utf-8", "replace")
     except FileNotFoundError:
         raise VirtualenvError(
             f"{real} is no virtualenv: it has no pyvenv.cfg\nhint: give the folder that `python -m venv` made"
@@ -208,14 +238,12 @@ def _program(real: str, version: tuple[int, int]) -> str:
     link = os.path.join(real, "bin", "python")
     program = os.path.realpath(link)
     try:
-        status = os.stat(program)
-        with open(program, "rb") as file:
-            head = file.read(20)
+        head = _read_head(program, 20)
     except OSError:
         if os.path.islink(link):
             raise _broken(real, f"its interpreter {program} is not there any more") from None
         raise _broken(real, "it has no bin/python") from None
-    if not stat.S_ISREG(status.st_mode) or head[:4] != b"\x7fELF" or not os.access(program, os.X_OK):
+    if head[:4] != b"\x7fELF" or not os.access(program, os.X_OK):
         raise _broken(real, f"its interpreter {program} is no program")
     machine = int.from_bytes(head[18:20], "little")
     if machine != _MACHINES.get(platform.machine(), machine):
@@ -224,7 +252,17 @@ def _program(real: str, version: tuple[int, int]) -> str:
     named = re.fullmatch(r"python(\d+)\.(\d+)[a-z]*", os.path.basename(program))
     if named and (int(named.group(1)), int(named.group(2))) != version:
         raise _other_python(real, f"{version[0]}.{version[1]}", f"its interpreter is {program}")
+    if not re.match("python|pypy", os.path.basename(program)):
+        raise _broken(real, f"its interpreter is {program}")
+    if not _is_below(program, real) and not _may_be_lent(program, version):
+        raise _broken(real, f"its interpreter is {program}, and there is no Python {version[0]}.{version[1]}")
     return program
+
+
+def _may_be_lent(program: str, version: tuple[int, int]) -> bool:
+    """Whether it belongs to an installation of Python. PyPy, whose library is elsewhere, is lent from /usr only."""
+    prefix = os.path.dirname(os.path.dirname(program))
+    return _is_below(program, "/usr") or _is_installation(prefix, version)
 
 
 def _lent_interpreter(real: str, program: str, config: dict[str, str], version: tuple[int, int]) -> list[str]:
@@ -246,18 +284,21 @@ def _lent_interpreter(real: str, program: str, config: dict[str, str], version: 
         # A prefix that is somebody's home, or the root, holds more than Python.
         own = os.path.basename(folder) == "bin" and not _is_shared(prefix)
         sources = os.path.realpath(prefix)
+        if not _is_installation(sources, version):
+            continue
         if own:
             for part in BASE_PARTS:
-                if os.path.isdir(os.path.join(sources, part)):
-                    lend(os.path.join(sources, part), os.path.join(prefix, part))
+                if found := _part_of(sources, part):
+                    lend(found, os.path.join(prefix, part))
         else:
             name = f"python{version[0]}.{version[1]}"
             for lib in ("lib", "lib64"):
-                if os.path.isdir(os.path.join(sources, lib, name)):
-                    lend(os.path.join(sources, lib, name), os.path.join(prefix, lib, name))
+                if found := _part_of(sources, f"{lib}/{name}"):
+                    lend(found, os.path.join(prefix, lib, name))
             for name in (f"python{version[0]}.{version[1]}", "python3", "python"):
-                if os.path.isfile(os.path.join(folder, name)):
-                    lend(os.path.realpath(os.path.join(folder, name)), os.path.join(folder, name))
+                target = os.path.realpath(os.path.join(folder, name))
+                if target == program and _may_be_lent(target, version):
+                    lend(target, os.path.join(folder, name))
     for hop in _hops(os.path.join(real, "bin", "python")):
         lend(program, hop)
     if any(":" in entry.partition(":")[2] for entry in lent):

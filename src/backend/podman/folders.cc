@@ -17,10 +17,6 @@ namespace {
 // Each is an argument and a mount; those that nobody has asked for longest go first.
 constexpr std::size_t kMostFolders = 64;
 
-bool is_below(std::string_view path, std::string_view folder) {
-  return path.starts_with(folder) && (path.size() == folder.size() || path[folder.size()] == '/');
-}
-
 bool is_the_same(const LentFolder& folder) {
   struct stat status {};
   return ::stat(folder.path.c_str(), &status) == 0 && status.st_dev == folder.device && status.st_ino == folder.inode;
@@ -51,11 +47,12 @@ std::string write_folders(const std::vector<LentFolder>& folders) {
 bool has_folder(const std::vector<LentFolder>& folders, const std::vector<HostPath>& system,
                 const std::string& wanted) {
   const auto of_the_system = [&](const HostPath& each) {
-    return each.kind == PathKind::directory && is_below(wanted, each.path);
+    return each.kind == PathKind::directory && sys::is_at_or_inside(wanted, each.path);
   };
   return std::any_of(system.begin(), system.end(), of_the_system) ||
-         std::any_of(folders.begin(), folders.end(),
-                     [&](const LentFolder& each) { return is_below(wanted, each.path) && is_the_same(each); });
+         std::any_of(folders.begin(), folders.end(), [&](const LentFolder& each) {
+           return sys::is_at_or_inside(wanted, each.path) && is_the_same(each);
+         });
 }
 
 Result<std::vector<LentFolder>> folders_to_lend(std::vector<LentFolder> folders, const std::vector<HostPath>& system,
@@ -75,7 +72,7 @@ Result<std::vector<LentFolder>> folders_to_lend(std::vector<LentFolder> folders,
                          "use a folder whose path has no colon, comma or line end");
     struct stat status {};
     if (::stat(path.c_str(), &status) != 0) return os_error(fmt::format("{} cannot be lent to the container", path));
-    std::erase_if(folders, [&](const LentFolder& each) { return is_below(each.path, path); });
+    std::erase_if(folders, [&](const LentFolder& each) { return sys::is_at_or_inside(each.path, path); });
     folders.push_back({path, status.st_dev, status.st_ino});
   }
   if (folders.size() > kMostFolders) folders.erase(folders.begin(), folders.end() - kMostFolders);
