@@ -3,7 +3,6 @@
 #include <fcntl.h>
 #include <sys/mman.h>
 #include <sys/prctl.h>
-#include <sys/resource.h>
 #include <sys/stat.h>
 #include <sys/wait.h>
 
@@ -15,6 +14,7 @@
 
 #include "backend/namespaces.h"
 #include "sys/files.h"
+#include "sys/process.h"
 #include "wire/carrier.h"
 
 namespace pctx::backend {
@@ -23,14 +23,7 @@ namespace {
 constexpr std::size_t kMostWords = 16_KiB;
 constexpr int kLooks = 6000;  // at a Broker that starts, each five milliseconds after the one before
 
-void allow_descriptors() {
-  rlimit files{};
-  if (::getrlimit(RLIMIT_NOFILE, &files) != 0) return;
-  files.rlim_cur = std::min<rlim_t>(files.rlim_max, 65536);
-  (void)::setrlimit(RLIMIT_NOFILE, &files);
-}
-
-struct Command {
+struct LeadingCommand {
   pid_t pid = -1;
   Fd in, out;  // our ends
   Fd words;    // what it says on standard error: the first of it
@@ -44,8 +37,8 @@ Fd open_words() {
   return file;
 }
 
-Result<Command> start(const std::vector<std::string>& words) {
-  Command command;
+Result<LeadingCommand> start(const std::vector<std::string>& words) {
+  LeadingCommand command;
   auto [their_in, our_out] = PCTX_TRY(sys::make_pipe());
   auto [our_in, their_out] = PCTX_TRY(sys::make_pipe());
   command.words = open_words();
@@ -71,7 +64,7 @@ Result<Command> start(const std::vector<std::string>& words) {
 }
 
 // Without the greeting, what it has complained of is the cause.
-std::string said(const Command& command) {
+std::string said(const LeadingCommand& command) {
   std::string text(kMostWords, '\0');
   const ssize_t got = command.words ? ::pread(command.words.get(), text.data(), text.size(), 0) : 0;
   text.resize(got > 0 ? static_cast<std::size_t>(got) : 0);
@@ -80,7 +73,7 @@ std::string said(const Command& command) {
   return text;
 }
 
-void end(Command& command) {
+void end(LeadingCommand& command) {
   command.in.reset();
   command.out.reset();
   (void)::kill(command.pid, SIGTERM);
@@ -102,7 +95,7 @@ Result<void> wait_for_broker(const BrokerAddress& address) {
 
 Result<void> serve(const BrokerAddress& address, Bound bound, const CarriedBy& by,
                    const std::function<void(const Result<void>&)>& ready) {
-  allow_descriptors();
+  (void)sys::allow_descriptors();
   (void)::prctl(PR_SET_NAME, kCarrierProcess);
   const auto unlink = [&] { (void)::unlink(address.socket.c_str()); };  // under the lock: nobody else's
   auto command = start(by.command);
@@ -177,7 +170,7 @@ Result<void> carry_there(const std::string& version, bool inside) {
       return usage_error("standard input and output are not the two ends of a stream",
                          "this verb is for programs: see 'pctx-sandbox carry --help'");
   }
-  allow_descriptors();
+  (void)sys::allow_descriptors();
   BrokerAddress address = PCTX_TRY(broker_address(version));
   if (inside)
     PCTX_TRY(wait_for_broker(address));

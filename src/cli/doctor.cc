@@ -8,6 +8,7 @@
 #include <fmt/format.h>
 
 #include "backend/backend.h"
+#include "base/print.h"
 #include "box/box.h"
 #include "cli/doctor_report.h"
 #include "cli/options.h"
@@ -18,7 +19,7 @@ namespace pctx::cli {
 namespace {
 
 // Nothing is proven by probes: a box is made, the way `run` makes it.
-Trial try_a_box() {
+FirstBox try_a_box() {
   // The box reads the caller's standard input as a run does; a check must not swallow it.
   if (const int nothing = ::open("/dev/null", O_RDONLY | O_CLOEXEC); nothing >= 0) {
     ::dup2(nothing, STDIN_FILENO);
@@ -72,9 +73,9 @@ void add_doctor(Verb program, const Words& words, int& status) {
     diagnosis.chosen = choice.backend->name;
     diagnosis.chosen_because = choice.reason;
     if (*json)
-      fmt::print("{}\n", report_json(diagnosis));
+      print_out("{}\n", report_json(diagnosis));
     else
-      fmt::print("{}", report_text(diagnosis, wants_colour()));
+      print_out("{}", report_text(diagnosis, wants_colour()));
     return is_ready(diagnosis) ? 0 : 1;
   });
 }

@@ -3,14 +3,12 @@
 #include <algorithm>
 
 #include <fmt/format.h>
-#include <nlohmann/json.hpp>
 
+#include "base/json.h"
 #include "sys/apparmor.h"
 
 namespace pctx::cli {
 namespace {
-
-using Json = nlohmann::ordered_json;
 
 struct LayerReport {
   bool on = false;
@@ -78,12 +76,6 @@ std::string words_for(const LayerInfo& entry, const LayerReport& layer) {
   return says_nothing ? std::string{entry.means} : fmt::format("{} ({})", entry.means, layer.detail);
 }
 
-std::string joined(const std::vector<std::string>& words) {
-  std::string text;
-  for (const std::string& word : words) text += (text.empty() ? "" : " ") + word;
-  return text;
-}
-
 std::string identity(const HostFacts& facts) {
   const std::string who = facts.host.uid == 0  ? std::string{facts.host.privileged ? "root" : "root without its powers"}
                           : facts.user.empty() ? fmt::format("uid {}", facts.host.uid)
@@ -104,7 +96,7 @@ std::string cgroups(const HostFacts& facts) {
     if (!there) without += fmt::format(" {}", controller);
   }
   return fmt::format("{}{}: {}{}", version, lent.version == CgroupVersion::none ? ", lent by the user's systemd" : "",
-                     joined(facts.controllers), without.empty() ? "" : "; not" + without);
+                     fmt::join(facts.controllers, " "), without.empty() ? "" : "; not" + without);
 }
 
 struct Fact {
@@ -188,8 +180,8 @@ std::string user_sentence(const HostFacts& user) {
                                      : " (run 'doctor' as that user for how)");
 }
 
-Json json_of(const std::vector<Remedy>& list, const HostFacts& facts) {
-  Json array = Json::array();
+OrderedJson json_of(const std::vector<Remedy>& list, const HostFacts& facts) {
+  OrderedJson array = OrderedJson::array();
   for (const Remedy& remedy : list)
     array.push_back({{"about", remedy.about},
                      {"blocks", remedy.blocks},
@@ -282,7 +274,7 @@ std::string report_text(const Diagnosis& diagnosis, bool colour) {
 }
 
 std::string report_json(const Diagnosis& diagnosis) {
-  Json json;
+  OrderedJson json;
   json["ready"] = is_ready(diagnosis);
   json["verdict"] = verdict(diagnosis);
   for (const Fact& fact : facts_of(diagnosis.facts)) json["host"][fact.name] = fact.value;
@@ -310,7 +302,7 @@ std::string report_json(const Diagnosis& diagnosis) {
     json["trial"]["error"] = diagnosis.trial.failure->what;
     json["trial"]["hint"] = diagnosis.trial.failure->hint;
   }
-  return json.dump(2, ' ', false, Json::error_handler_t::replace);
+  return json.dump(2, ' ', false, OrderedJson::error_handler_t::replace);
 }
 
 }  // namespace pctx::cli

@@ -12,7 +12,7 @@
 namespace pctx::cli {
 
 // A box that was really made, with `true` in it.
-struct Trial {
+struct FirstBox {
   std::optional<Ending> ending;
   std::optional<Error> failure;
 };
@@ -25,7 +25,7 @@ struct BackendReport {
 struct Diagnosis {
   HostFacts facts;
   std::optional<HostFacts> user;  // as root: what an ordinary user would find
-  Trial trial;
+  FirstBox trial;
   std::vector<BackendReport> backends;
   std::string chosen, chosen_because;  // what "auto" comes to
 };

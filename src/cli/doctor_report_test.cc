@@ -5,7 +5,7 @@
 #include <algorithm>
 #include <cerrno>
 
-#include <nlohmann/json.hpp>
+#include "base/json.h"
 
 namespace pctx::cli {
 namespace {
@@ -126,7 +126,7 @@ TEST(DoctorReport, where_no_box_ran_each_layer_says_the_cause_and_not_what_the_k
 }
 
 TEST(DoctorReport, json_names_every_layer_and_holds_the_same_verdict) {
-  const auto json = nlohmann::json::parse(report_json(hopeless()));
+  const auto json = Json::parse(report_json(hopeless()));
   EXPECT_FALSE(json["ready"].get<bool>());
   EXPECT_EQ(json["layers"].size(), kLayers.size());
   EXPECT_EQ(json["verdict"].get<std::string>(), verdict(hopeless()));
@@ -151,7 +151,7 @@ TEST(DoctorReport, root_is_told_where_the_fixes_of_a_user_stand_that_are_not_sho
   diagnosis.facts.host.privileged = true;
   diagnosis.user = healthy().facts;
   const auto summary = [&] {
-    return nlohmann::json::parse(report_json(diagnosis))["ordinary_user"]["summary"].get<std::string>();
+    return Json::parse(report_json(diagnosis))["ordinary_user"]["summary"].get<std::string>();
   };
   EXPECT_EQ(summary(), "ada: a box runs with every required layer");
   // What setup can do for this user is shown below the sentence.

@@ -10,7 +10,6 @@
 
 #include <algorithm>
 #include <csignal>
-#include <cstdio>
 #include <cstring>
 #include <ctime>
 #include <functional>
@@ -18,9 +17,9 @@
 
 #include <fmt/format.h>
 #include <poll.h>
-#include <nlohmann/json.hpp>
 
 #include "backend/backend.h"
+#include "base/json.h"
 #include "base/print.h"
 #include "box/cgroup.h"
 #include "broker/address.h"
@@ -30,12 +29,11 @@
 #include "sys/delegation.h"
 #include "sys/files.h"
 #include "sys/kernel_abi.h"
+#include "sys/process.h"
 #include "wire/packet.h"
 
 namespace pctx::cli {
 namespace {
-
-using Json = nlohmann::json;
 
 constexpr int kAnswerMillis = 5000;
 
@@ -75,16 +73,11 @@ void give_way_to_callers() {
 
 // Every Worker takes a dozen descriptors here; the usual soft limit of 1024 is reached with less than 64 of them and
 // their callers. Guests have a limit of their own.
-Result<void> allow_descriptors() {
-  constexpr rlim_t kFewest = 256, kEnough = 65536;
-  rlimit files{};
-  if (::getrlimit(RLIMIT_NOFILE, &files) != 0) return {};
-  if (files.rlim_max < kFewest)
-    return unavailable(
-        fmt::format("the Broker needs {} open files, and the hard limit here is {}", kFewest, files.rlim_max),
-        "raise it (ulimit -Hn), or start the Broker where it is higher: pctx-sandbox serve");
-  files.rlim_cur = std::min(files.rlim_max, kEnough);
-  (void)::setrlimit(RLIMIT_NOFILE, &files);
+Result<void> allow_many() {
+  constexpr std::uint64_t kFewest = 256;
+  if (const std::uint64_t most = sys::allow_descriptors(); most < kFewest)
+    return unavailable(fmt::format("the Broker needs {} open files, and the hard limit here is {}", kFewest, most),
+                       "raise it (ulimit -Hn), or start the Broker where it is higher: pctx-sandbox serve");
   return {};
 }
 
@@ -108,7 +101,7 @@ void shed_what_binds_the_caller() {
 }
 
 int serve_here(const BrokerAddress& address, Bound bound, const BrokerOptions& options) {
-  if (auto allowed = allow_descriptors(); !allowed) return complain(allowed.error());
+  if (auto allowed = allow_many(); !allowed) return complain(allowed.error());
   settle_in_scope(probe_host().cgroup);
   start_sweeper();
   (void)::prctl(PR_SET_NAME, kBrokerProcess);
@@ -130,7 +123,7 @@ int serve_behind(const BrokerAddress& address, const BrokerOptions& options) {
     shed_what_binds_the_caller();
     auto bound = bind_broker(address);
     // Said while somebody listens.
-    auto allowed = bound && *bound ? allow_descriptors() : Result<void>{};
+    auto allowed = bound && *bound ? allow_many() : Result<void>{};
     if (!bound || !allowed) {
       (void)complain(bound ? allowed.error() : bound.error());
       ::_exit(kFailed);
@@ -183,6 +176,7 @@ int serve_as_init(const std::function<int()>& serve) {
   }
 }
 
+// Null: it has ended meanwhile.
 Result<Json> ask(const Fd& broker, const std::string& text) {
   if (!wire::send(broker.get(), text)) return os_error("the Broker does not listen");
   pollfd answer{broker.get(), POLLIN, 0};
@@ -200,34 +194,34 @@ Result<BrokerAddress> address_of(const std::string& name) {
   return choice.backend->address(PCTX_VERSION);
 }
 
-int show_status(const std::string& backend, bool as_json) {
+int show_broker_status(const std::string& backend, bool as_json) {
   const auto address = address_of(backend);
   if (!address) return complain(address.error());
   const auto broker = connect_broker(*address);
-  if (!broker) {
-    if (as_json)
-      fmt::print("{}\n", Json{{"running", false}}.dump());
-    else
-      fmt::print("no Broker runs; the next call starts one\n");
-    return 1;
-  }
-  auto answer = ask(*broker, R"({"status": {}})");
+  auto answer = broker ? ask(*broker, R"({"status": {}})") : Json{};
   if (!answer) return complain(answer.error());
   Json& json = *answer;
+  if (!json.is_object()) {
+    if (as_json)
+      print_out("{}\n", Json{{"running", false}}.dump());
+    else
+      print_out("no Broker runs; the next call starts one\n");
+    return 1;
+  }
   if (as_json) {
     json["running"] = true;
-    fmt::print("{}\n", json.dump(2));
+    print_out("{}\n", json.dump(2));
     return 0;
   }
-  fmt::print("Broker {}: pid {}, for {} s, {} connections\n", PCTX_VERSION, json.value("pid", 0),
-             json.value("seconds", 0), json.value("sessions", 0));
+  print_out("Broker {}: pid {}, for {} s, {} connections\n", PCTX_VERSION, json.value("pid", 0),
+            json.value("seconds", 0), json.value("sessions", 0));
   for (const Json& pool : json["pools"]) {
     const std::string environment = pool.value("environment", "");
-    fmt::print("  {} {}: {} waiting, {} being made, {} busy, {} queued; {} calls\n", pool.value("python", ""),
-               environment.empty() ? "without packages" : environment, pool.value("waiting", 0),
-               pool.value("making", 0), pool.value("busy", 0), pool.value("queued", 0), pool.value("calls", 0));
+    print_out("  {} {}: {} waiting, {} being made, {} busy, {} queued; {} calls\n", pool.value("python", ""),
+              environment.empty() ? "without packages" : environment, pool.value("waiting", 0), pool.value("making", 0),
+              pool.value("busy", 0), pool.value("queued", 0), pool.value("calls", 0));
     for (const auto& [module, why] : pool["left_to_workers"].items())
-      fmt::print("    {} is imported by each Worker: {}\n", module, why.is_string() ? why.get<std::string>() : "");
+      print_out("    {} is imported by each Worker: {}\n", module, why.is_string() ? why.get<std::string>() : "");
   }
   return 0;
 }
@@ -238,7 +232,7 @@ int stop_broker(const std::string& backend, bool quiet) {
   if (!address) return complain(address.error());
   const auto broker = connect_broker(*address);
   if (!broker) {
-    if (!quiet) fmt::print("no Broker runs\n");
+    if (!quiet) print_out("no Broker runs\n");
     return 0;
   }
   const int pid = broker_pid(*broker);
@@ -254,7 +248,7 @@ int stop_broker(const std::string& backend, bool quiet) {
     (void)abi::pidfd_send_signal(pidfd.get(), SIGKILL);
     (void)::poll(&gone, 1, kAnswerMillis);
   }
-  if (!quiet) fmt::print("stopped\n");
+  if (!quiet) print_out("stopped\n");
   return 0;
 }
 
@@ -279,20 +273,20 @@ int reach_backend(const std::string& name, const backend::Wanted& wanted, bool a
   const auto reached = choice->backend->reach(wanted);
   if (!reached) return complain(reached.error());
   if (as_json) {
-    fmt::print("{}\n", Json{{"backend", choice->backend->name},
-                            {"reason", choice->reason},
-                            {"socket", reached->address.socket},
-                            {"uid", reached->address.uid.value_or(::geteuid())},
-                            {"user", reached->user.value_or(reached->address.uid.value_or(::geteuid()))},
-                            {"support", {reached->support, reached->support_seen}},
-                            {"lent", {reached->lent, reached->lent_seen}},
-                            {"notices", reached->notices},
-                            {"limits", reached->limits}}
-                           .dump());
+    print_out("{}\n", Json{{"backend", choice->backend->name},
+                           {"reason", choice->reason},
+                           {"socket", reached->address.socket},
+                           {"uid", reached->address.uid.value_or(::geteuid())},
+                           {"user", reached->user.value_or(reached->address.uid.value_or(::geteuid()))},
+                           {"support", {reached->support, reached->support_seen}},
+                           {"lent", {reached->lent, reached->lent_seen}},
+                           {"notices", reached->notices},
+                           {"limits", reached->limits}}
+                          .dump());
     return 0;
   }
   for (const std::string& notice : reached->notices) print_error("pctx-sandbox: {}\n", notice);
-  fmt::print("{}: {}\n", choice->backend->name, reached->address.socket);
+  print_out("{}: {}\n", choice->backend->name, reached->address.socket);
   return 0;
 }
 
@@ -352,7 +346,7 @@ void add_serve(Verb program, const Words& words, int& status) {
   const Verb show = program.add("status", "Show the Broker, its pools and Workers");
   show.flag("--json", options->json, "As JSON");
   add_backend(show, "The Broker of this backend (default namespaces)");
-  show.act(status, [options]() -> Result<int> { return show_status(options->backend, options->json); });
+  show.act(status, [options]() -> Result<int> { return show_broker_status(options->backend, options->json); });
   const Verb stop = program.add("stop", "Stop the Broker and everything it runs");
   add_backend(stop, "The Broker of this backend (default namespaces)");
   stop.act(status, [options]() -> Result<int> { return stop_broker(options->backend, false); });

@@ -183,12 +183,16 @@ void reset_inheritance() noexcept {
       (void)::syscall(SYS_rt_sigaction, signal, &standard, nullptr, sizeof standard.mask);
 }
 
-void drop_capabilities(const ChildPlan& plan) noexcept {
+// What no exec gives back. We keep what we have, and still need.
+void drop_bounding_set(const ChildPlan& plan) noexcept {
   for (int cap = 0; cap < 64; ++cap)
     if (::prctl(PR_CAPBSET_DROP, cap, 0, 0, 0) != 0) {
       if (errno == EINVAL) break;  // past the last one that this kernel knows
       fail(plan, Step::capabilities, static_cast<std::size_t>(cap));
     }
+}
+
+void drop_capabilities(const ChildPlan& plan) noexcept {
   constexpr unsigned long kBits = SECBIT_NOROOT | SECBIT_NOROOT_LOCKED | SECBIT_NO_SETUID_FIXUP |
                                   SECBIT_NO_SETUID_FIXUP_LOCKED | SECBIT_KEEP_CAPS_LOCKED |
                                   SECBIT_NO_CAP_AMBIENT_RAISE | SECBIT_NO_CAP_AMBIENT_RAISE_LOCKED;
@@ -198,6 +202,23 @@ void drop_capabilities(const ChildPlan& plan) noexcept {
   __user_cap_data_struct none[2];
   std::memset(none, 0, sizeof none);
   if (::syscall(SYS_capset, &header, none) != 0) fail(plan, Step::capabilities, 66);
+}
+
+// Descriptors on their way through sockets count per user, and a new one passes if these are fewer than the sender may
+// have open. Other guests may share our user: with the limit of a guest, one of them could keep the listener from
+// passing, and so every box from starting.
+void apply_limits(const ChildPlan& plan, bool after_filter) noexcept {
+  for (std::size_t i = 0; i < plan.rlimit_count; ++i) {
+    const bool late = plan.files_last && plan.rlimits[i].resource == RLIMIT_NOFILE;
+    rlimit limit{plan.rlimits[i].value, plan.rlimits[i].value};
+    if (late && !after_filter) {
+      if (::syscall(SYS_prlimit64, 0, RLIMIT_NOFILE, nullptr, &limit) != 0) fail(plan, Step::rlimit, i);
+      limit.rlim_cur = limit.rlim_max;
+    } else if (late != after_filter) {
+      continue;
+    }
+    if (::syscall(SYS_prlimit64, 0, plan.rlimits[i].resource, &limit, nullptr) != 0) fail(plan, Step::rlimit, i);
+  }
 }
 
 void apply_landlock(const ChildPlan& plan) noexcept {
@@ -226,6 +247,11 @@ void apply_filter(const ChildPlan& plan) noexcept {
   ::close(listener);
 }
 
+int why_not_allowed(const char* path) noexcept {
+  struct stat status;
+  return ::stat(path, &status) == 0 && S_ISDIR(status.st_mode) ? EISDIR : EACCES;
+}
+
 }  // namespace
 
 void run_guest(const ChildPlan& given, int sync, int host_proc) noexcept {
@@ -240,20 +266,19 @@ void run_guest(const ChildPlan& given, int sync, int host_proc) noexcept {
   const int profile = choose_profiles(plan, host_proc);
   furnish_namespaces(plan);
   if (given.late_namespaces != 0) hand_over_namespaces(plan, sync, host_proc);
+  // A hundred calls that can be made while pid 1 still builds the root.
+  reset_inheritance();
+  drop_bounding_set(plan);
   char byte;
   if (::read(sync, &byte, 1) != 1) ::_exit(127);  // pid 1 has said why
   become_guest_ids(plan);
   if (::setsid() < 0) fail(plan, Step::descriptors, 7);
   if (plan.terminal) open_terminal(plan);
   arrange_descriptors(plan, sync, profile);
-  reset_inheritance();
   enter_workdir(plan);
   if ((plan.pin || plan.spread) && ::syscall(SYS_sched_setaffinity, 0, sizeof plan.cpus, &plan.cpus) != 0)
     fail(plan, Step::affinity);
-  for (std::size_t i = 0; i < plan.rlimit_count; ++i) {
-    const rlimit limit{plan.rlimits[i].value, plan.rlimits[i].value};
-    if (::syscall(SYS_prlimit64, 0, plan.rlimits[i].resource, &limit, nullptr) != 0) fail(plan, Step::rlimit, i);
-  }
+  apply_limits(plan, false);
   if (plan.small_pages && ::prctl(PR_SET_THP_DISABLE, 1, 0, 0, 0) != 0) fail(plan, Step::rlimit, plan.rlimit_count);
   // Session keyrings cross every namespace: without a new one the guest holds the caller's keys.
   if (plan.keyring && abi::join_session_keyring() < 0 && errno != ENOSYS) fail(plan, Step::keyring);
@@ -265,6 +290,7 @@ void run_guest(const ChildPlan& given, int sync, int host_proc) noexcept {
   apply_landlock(plan);
   // Last: what comes after is bound by it, and is on its list.
   apply_filter(plan);
+  if (plan.files_last) apply_limits(plan, true);
   // Until pid 1 has detached the old root, become init and closed itself to /proc, the guest must not run. End of file
   // is the sign.
   while (::read(kSync, &byte, 1) < 0 && errno == EINTR) {
@@ -275,6 +301,7 @@ void run_guest(const ChildPlan& given, int sync, int host_proc) noexcept {
   int error = ENOENT;
   for (const char* const* path = plan.candidates; *path != nullptr; ++path) {
     ::execve(*path, const_cast<char* const*>(plan.argv), const_cast<char* const*>(plan.envp));
+    if (errno == EACCES) errno = why_not_allowed(*path);
     // As a shell: "permission denied" is remembered, "not found" is passed over.
     if (errno != ENOENT && errno != ENOTDIR) error = errno;
   }

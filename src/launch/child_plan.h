@@ -155,6 +155,7 @@ struct ChildPlan {
   cpu_set_t cpus;
   const ResourceLimit* rlimits;
   std::size_t rlimit_count;
+  bool files_last;  // that on descriptors comes after the filter, which allows it
   bool keyring;
   bool small_pages;            // no huge ones, which only a cgroup counts in full
   const char* launch_profile;  // AppArmor: text for attr/current of those who make the box, or nullptr

@@ -4,13 +4,17 @@
 
 #include <fcntl.h>
 #include <sys/mount.h>
+#include <sys/resource.h>
 #include <sys/stat.h>
+#include <sys/syscall.h>
 #include <sys/sysmacros.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <charconv>
 #include <climits>
 #include <cstring>
+#include <utility>
 
 #include "sys/kernel_abi.h"
 
@@ -53,12 +57,19 @@ int new_filesystem(const char* type, const char* const* options, std::uint64_t a
   return mount;
 }
 
+// No further than our caller's `ulimit -f` lets any file grow.
+static bool extend(int fd, std::uint64_t size) noexcept {
+  rlimit most{};
+  if (::syscall(SYS_prlimit64, 0, RLIMIT_FSIZE, nullptr, &most) != 0) return false;
+  return ::ftruncate(fd, static_cast<off_t>(std::min(size, most.rlim_cur))) == 0;
+}
+
 bool write_file(int dir, const char* path, const void* text, std::size_t size, unsigned mode, int flags,
                 std::uint64_t extend_to) noexcept {
   const int fd = ::openat(dir, path, O_WRONLY | O_CLOEXEC | flags, mode);
   if (fd < 0) return false;
   bool ok = ::write(fd, text, size) == static_cast<ssize_t>(size);
-  if (extend_to != 0) ok = ok && ::ftruncate(fd, static_cast<off_t>(extend_to)) == 0;
+  if (extend_to != 0) ok = ok && extend(fd, extend_to);
   ::close(fd);
   return ok;
 }
@@ -113,21 +124,25 @@ int make_proc(const ChildPlan& plan, const ChildOp& op, int root, std::size_t at
 
 namespace {
 
-// `covers`: where the first mask of its kind is, files and folders; another one is a copy of it, with its flags.
-void mask(const ChildPlan& plan, const ChildOp& op, int root, std::size_t at, const char* (&covers)[2]) noexcept {
-  if (::faccessat(root, op.target, F_OK, 0) != 0) return;  // this kernel does not have it
-  const char*& first = covers[op.directory ? 1 : 0];
-  const char* source = first != nullptr ? first : op.directory ? "var/empty" : "dev/null";
-  const int cover = abi::open_tree(root, source, abi::kOpenTreeClone | abi::kOpenTreeCloexec);
-  // A folder of a template has flags that a box below it cannot take off again; a device would not open with them.
-  const std::uint64_t attributes = abi::kMountRdonly | abi::kMountNosuid | abi::kMountNoexec;
-  const bool attached =
-      cover >= 0 &&
-      (first != nullptr ? abi::move_mount(cover, root, op.target) == 0
-                        : attach(cover, root, op.target, op.directory ? attributes | abi::kMountNodev : attributes));
-  if (!attached) fail(plan, Step::root_op, at);
-  first = op.target;
-  ::close(cover);
+// Something empty to lay over files, or over folders.
+struct Cover {
+  const char* source;
+  std::uint64_t attributes;
+  bool applied = false;  // a copy of a mask has its flags
+  int tree = -1;         // in hand: this kernel did not have what it was for
+};
+
+void mask(const ChildPlan& plan, const ChildOp& op, int root, std::size_t at, Cover& cover) noexcept {
+  if (cover.tree < 0) cover.tree = abi::open_tree(root, cover.source, abi::kOpenTreeClone | abi::kOpenTreeCloexec);
+  if (cover.tree < 0) fail(plan, Step::root_op, at);
+  if (cover.applied ? abi::move_mount(cover.tree, root, op.target) != 0
+                    : !attach(cover.tree, root, op.target, cover.attributes)) {
+    if (errno != ENOENT) fail(plan, Step::root_op, at);
+    return;
+  }
+  cover.source = op.target;
+  cover.applied = true;
+  ::close(std::exchange(cover.tree, -1));
 }
 
 }  // namespace
@@ -249,9 +264,13 @@ void seal_root(const ChildPlan& plan, int root) noexcept {
 }
 
 void apply_masks(const ChildPlan& plan, int root) noexcept {
-  const char* covers[2] = {nullptr, nullptr};
+  // A folder of a template has flags that a box below it cannot take off again; a device would not open with them.
+  constexpr std::uint64_t kFlags = abi::kMountRdonly | abi::kMountNosuid | abi::kMountNoexec;
+  Cover files{"dev/null", kFlags}, folders{"var/empty", kFlags | abi::kMountNodev};
   for (std::size_t i = 0; i < plan.op_count; ++i)
-    if (plan.ops[i].kind == RootOpKind::mask) mask(plan, plan.ops[i], root, i, covers);
+    if (plan.ops[i].kind == RootOpKind::mask) mask(plan, plan.ops[i], root, i, plan.ops[i].directory ? folders : files);
+  for (const Cover& cover : {files, folders})
+    if (cover.tree >= 0) ::close(cover.tree);
   if (::chdir("/") != 0) fail(plan, Step::pivot, 3);
 }
 

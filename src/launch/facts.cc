@@ -33,7 +33,7 @@ std::string first_line(const std::string& path) {
   return text.substr(0, text.find_first_of(std::string_view{"\n\0", 2}));
 }
 
-std::optional<long> setting(const char* path) {
+std::optional<long> kernel_setting(const char* path) {
   const std::string text = first_line(path);
   if (text.empty()) return std::nullopt;
   return std::strtol(text.c_str(), nullptr, 10);
@@ -73,38 +73,6 @@ std::vector<std::string> lent_controllers(const HostFeatures& host) {
       fmt::format("/sys/fs/cgroup/user.slice/user-{0}.slice/user@{0}.service/cgroup.controllers", host.uid)));
 }
 
-struct Account {
-  std::string name;
-  uid_t uid = 0;
-  gid_t gid = 0;
-};
-
-std::optional<Account> account(uid_t uid) {
-  const auto text = sys::try_read_file("/etc/passwd", 4_MiB);
-  if (!text) return std::nullopt;
-  for (std::string_view line : sys::split(*text, '\n')) {
-    const auto fields = sys::split(line, ':');
-    if (fields.size() < 4 || fields[2] != std::to_string(uid)) continue;
-    const auto gid = parse_count(fields[3]);
-    return Account{std::string{fields[0]}, uid, gid ? static_cast<gid_t>(*gid) : static_cast<gid_t>(uid)};
-  }
-  return std::nullopt;
-}
-
-std::optional<IdRange> subordinate_ids(const char* file, const Account& user) {
-  const std::string text = sys::try_read_file(file, 1_MiB).value_or("");
-  for (std::string_view line : sys::split(text, '\n')) {
-    const auto fields = sys::split(line, ':');
-    if (fields.size() != 3) continue;
-    const auto start = parse_count(fields[1]);
-    const auto count = parse_count(fields[2]);
-    if (!start || !count || *count == 0 || *start + *count >= INT_MAX - 65536ULL) continue;
-    if (fields[0] == user.name || fields[0] == std::to_string(user.uid))
-      return IdRange{static_cast<std::uint32_t>(*start), static_cast<std::uint32_t>(*count)};
-  }
-  return std::nullopt;
-}
-
 PackageManager package_manager() {
   if (is_program("/usr/bin/apt-get")) return PackageManager::apt;
   if (is_program("/usr/bin/dnf")) return PackageManager::dnf;
@@ -127,7 +95,7 @@ Probed probe_layers(const HostFeatures& host) {
 }
 
 // In a child that has become this user; the answers come back through a pipe.
-std::optional<Probed> probe_layers_as(const Account& user, const HostFeatures& host) {
+std::optional<Probed> probe_layers_as(const HostAccount& user, const HostFeatures& host) {
   int ends[2];
   if (::pipe2(ends, O_CLOEXEC) != 0) return std::nullopt;
   const Fd read_end{ends[0]}, write_end{ends[1]};
@@ -148,10 +116,10 @@ std::optional<Probed> probe_layers_as(const Account& user, const HostFeatures& h
   return probed;
 }
 
-void add_user(HostFacts& facts, const Account& user) {
+void add_user(HostFacts& facts, const HostAccount& user) {
   facts.user = user.name;
-  facts.host.subuid = subordinate_ids("/etc/subuid", user);
-  facts.host.subgid = subordinate_ids("/etc/subgid", user);
+  facts.host.subuid = subordinate_range("/etc/subuid", user);
+  facts.host.subgid = subordinate_range("/etc/subgid", user);
   facts.free_subordinate_id = pctx::free_subordinate_id();
 }
 
@@ -161,13 +129,17 @@ HostFacts gather_facts() {
   HostFacts facts;
   facts.host = probe_host();
   facts.layers = probe_layers(facts.host);
+  if (facts.works(Layer::user) && !maps_own_id(facts.host)) {
+    facts.maps_own_id = false;
+    facts.layers[index(Layer::user)] = {false, EPERM};
+  }
   facts.container = container_kind();
-  facts.max_user_namespaces = setting("/proc/sys/user/max_user_namespaces");
-  facts.userns_clone = setting("/proc/sys/kernel/unprivileged_userns_clone");
-  facts.apparmor_restricts_userns = setting("/proc/sys/kernel/apparmor_restrict_unprivileged_userns");
+  facts.max_user_namespaces = kernel_setting("/proc/sys/user/max_user_namespaces");
+  facts.userns_clone = kernel_setting("/proc/sys/kernel/unprivileged_userns_clone");
+  facts.apparmor_restricts_userns = kernel_setting("/proc/sys/kernel/apparmor_restrict_unprivileged_userns");
   facts.proc_masked = proc_is_masked();
   facts.lsm = first_line("/sys/kernel/security/lsm");
-  if (const auto enforce = setting("/sys/fs/selinux/enforce")) facts.selinux_enforces = *enforce != 0;
+  if (const auto enforce = kernel_setting("/sys/fs/selinux/enforce")) facts.selinux_enforces = *enforce != 0;
   facts.own_profile = facts.host.confined_by;
   // All that the one file holds, which an older program may have written.
   facts.guest_profile =
@@ -181,7 +153,7 @@ HostFacts gather_facts() {
   facts.user_manager = runtime != nullptr && exists(fmt::format("{}/systemd/private", runtime));
   facts.packages = package_manager();
   facts.program = own_path();
-  if (const auto self = account(facts.host.uid)) {
+  if (const auto self = find_account(facts.host.uid)) {
     if (!facts.host.privileged) add_user(facts, *self);
     facts.user = self->name;
   }
@@ -190,11 +162,11 @@ HostFacts gather_facts() {
 
 std::optional<HostFacts> gather_user_facts(const HostFacts& own) {
   if (own.host.uid != 0) return std::nullopt;
-  std::optional<Account> behind;
+  std::optional<HostAccount> behind;
   if (const char* text = std::getenv("SUDO_UID"); text != nullptr)
     if (const auto uid = parse_count(text); uid && *uid > 0 && *uid < kNobody)
-      behind = account(static_cast<uid_t>(*uid));
-  const Account user = behind.value_or(Account{"", kNobody, kNobody});
+      behind = find_account(static_cast<uid_t>(*uid));
+  const HostAccount user = behind.value_or(HostAccount{"", kNobody, kNobody});
   HostFacts facts = own;
   facts.user.clear();
   facts.host.privileged = false;
@@ -202,6 +174,7 @@ std::optional<HostFacts> gather_user_facts(const HostFacts& own) {
   facts.host.uid = user.uid;
   facts.host.gid = user.gid;
   facts.any_user = !behind;
+  facts.maps_own_id = true;
   if (behind) add_user(facts, user);
   facts.user_manager = exists(fmt::format("/run/user/{}/systemd/private", user.uid));
   facts.host.cgroup = {};

@@ -1,4 +1,6 @@
 // Words for what the child could only report as a number.
+#include <algorithm>
+
 #include <fmt/format.h>
 
 #include "launch/spawn.h"
@@ -46,17 +48,28 @@ Error place_failure(int code, const Plan& plan, std::size_t at) {
   return error;
 }
 
-Error exec_failure(int code, const Command& command) {
+// Where a command is looked for is not always what it is by default.
+const char* where_commands_are(const std::string& name, const Plan& plan) {
+  if (name.find('/') != std::string::npos)
+    return "paths are those of the box; lend a file or folder with --ro HOST[:GUEST]";
+  if (plan.path != kDefaultPath) return "it is looked for in the PATH of the box, which --env PATH has set";
+  const auto hides_usr = [](const std::string& place) { return place == "/usr" || place.starts_with("/usr/"); };
+  const Policy& policy = plan.policy;
+  if (std::ranges::any_of(policy.binds, hides_usr, &Bind::target) ||
+      std::ranges::any_of(policy.tmpfs, hides_usr, &Tmpfs::target))
+    return "what is put below /usr hides the host's programs there: choose another place, for example /data";
+  return "the box has the host's /usr; lend other places with --ro DIR";
+}
+
+Error exec_failure(int code, const Command& command, const Plan& plan) {
   const std::string name = command.argv.empty() ? "the interpreter" : command.argv[0];  // a pool's Zygote has none
   if (code == ENOENT)
-    return {ErrorKind::not_found, fmt::format("{}: no such command in the box", name),
-            name.find('/') == std::string::npos
-                ? "the box has the host's /usr; lend other places with --ro DIR"
-                : "paths are those of the box; lend a file or folder with --ro HOST[:GUEST]",
+    return {ErrorKind::not_found, fmt::format("{}: no such command in the box", name), where_commands_are(name, plan),
             code};
   Error error = os_error(fmt::format("{}: cannot be run", name), code);
   error.kind = ErrorKind::not_runnable;
   error.hint = code == ENOEXEC  ? "it is neither a program for this machine nor a script with a #! line"
+               : code == EISDIR ? "it is a folder: name a program in it"
                : code == EACCES ? "it is no executable file: chmod +x it, or name its interpreter, as in: sh FILE"
                : code == E2BIG  ? "its words and variables are too long: pass them in a file"
                                 : "see what it is in the box: pctx-sandbox run -- ls -l FILE";
@@ -101,8 +114,12 @@ Error describe(const StatusFrame& frame, const Plan& plan, const Command& comman
   const bool refused = code == EPERM || code == EACCES;
   switch (frame.step) {
     case Step::exec:
-      return exec_failure(code, command);
+      return exec_failure(code, command, plan);
     case Step::workdir: {
+      if (plan.policy.mnt && plan.policy.workdir.empty() && code == EACCES)
+        return usage_error(fmt::format("{} {}: the guest may not enter it: Permission denied",
+                                       plan.policy.names.of("files.mnt"), *plan.policy.mnt),
+                           "lend a folder that is yours, or open it to its guest: chmod o+rwx DIR");
       Error error = os_error(fmt::format("{} {}", plan.policy.names.of("files.workdir"), plan.workdir), code);
       error.kind = ErrorKind::usage;
       error.hint = "the folder must exist in the box; /tmp and the home folder always do";
@@ -128,7 +145,7 @@ Error describe(const StatusFrame& frame, const Plan& plan, const Command& comman
     case Step::root_op:
       return place_failure(code, plan, at);
     case Step::proc:
-      return explain_proc_failure(code);
+      return explain_proc_failure(code, !plan.watchdog.any());
     case Step::setting:
       return os_error(fmt::format("cannot set {} in the box", setting(plan, at)), code);
     case Step::pivot:
@@ -146,6 +163,10 @@ Error describe(const StatusFrame& frame, const Plan& plan, const Command& comman
     case Step::landlock:
       return os_error("cannot apply the Landlock rules", code);
     case Step::seccomp:
+      if (code == ETOOMANYREFS)
+        return unavailable(
+            "other processes of this user have more descriptors on their way than this box may have open",
+            "raise --files, or let the profile of --seccomp allow prlimit64");
       return os_error("cannot install the system call filter", code);
     case Step::handshake:
       return os_error("the box's first messages failed", code);

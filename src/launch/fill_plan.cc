@@ -2,6 +2,7 @@
 
 #include <sys/ioctl.h>
 #include <sys/resource.h>
+#include <sys/syscall.h>
 
 #include <algorithm>
 #include <map>
@@ -11,6 +12,7 @@
 #include "launch/netlink.h"
 #include "launch/pick_cpus.h"
 #include "launch/spawn.h"
+#include "plan/filter_eval.h"
 #include "sys/files.h"
 #include "sys/kernel_abi.h"
 
@@ -38,6 +40,16 @@ std::vector<ResourceLimit> clamp(std::vector<ResourceLimit> limits) {
       limit.value = std::min(limit.value, own.rlim_max);
   }
   return limits;
+}
+
+// Whether a process behind this filter may still lower its own limits: with a profile of the user's it may not.
+bool allows_limits(const std::vector<sock_filter>& filter) {
+  seccomp_data call{};
+  call.nr = SYS_prlimit64;
+  call.arch = audit_arch(kHostArch);
+  call.args[1] = RLIMIT_NOFILE;
+  call.args[2] = reinterpret_cast<std::uintptr_t>(&call);  // anything but null: a new limit
+  return evaluate(filter, call) == kAllow;
 }
 
 // "size=1,mode=2" as key, value, key, value.
@@ -165,6 +177,7 @@ Result<Lent> fill(const Plan& plan, const Command& command, SharedMemory& memory
   child.rule_count = rules.size();
   child.filter = {static_cast<unsigned short>(plan.filter.size()), memory.array(plan.filter)};
   child.listener = plan.listener;
+  child.files_last = plan.listener && allows_limits(plan.filter);
   child.candidates = memory.list(candidates(command, plan.path));
   child.argv = memory.list(command.argv);
   child.envp = memory.list(plan.env);

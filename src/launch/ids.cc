@@ -48,7 +48,11 @@ Result<void> write_id_maps(pid_t pid, const IdMap& ids) {
     return run_helper("/usr/bin/newgidmap", pid, ids.inside, ids.host_gid);
   }
   const Fd proc = PCTX_TRY(sys::open_at(AT_FDCWD, fmt::format("/proc/{}", pid), O_PATH | O_DIRECTORY));
-  PCTX_TRY(sys::write_at(proc.get(), "uid_map", fmt::format("{} {} 1", ids.inside, ids.host_uid)));
+  auto mapped = sys::write_at(proc.get(), "uid_map", fmt::format("{} {} 1", ids.inside, ids.host_uid));
+  if (!mapped && mapped.error().code == EPERM && ids.host_uid == 0)
+    return unavailable("root here has no CAP_SETFCAP, without which it may not be in a user namespace",
+                       "start us as another user than root, or add it: 'pctx-sandbox doctor' says how");
+  PCTX_TRY(std::move(mapped));
   // An unprivileged gid map is only taken once the group list can no longer change.
   if (!ids.drop_groups) PCTX_TRY(sys::write_at(proc.get(), "setgroups", "deny"));
   return sys::write_at(proc.get(), "gid_map", fmt::format("{} {} 1", ids.inside, ids.host_gid));

@@ -8,6 +8,9 @@
 
 #include <cerrno>
 #include <csignal>
+#include <string>
+
+#include <fmt/format.h>
 
 #include "sys/kernel_abi.h"
 
@@ -33,6 +36,12 @@ ProbedLayer in_child(std::uint64_t flags, Check check) {
 // AppArmor of Ubuntu 24.04 lets everyone make a user namespace, and gives its owner no rights in it. The kernel asks
 // for the right first: what it says of uts namespaces after that is about them, and a box can be without.
 int has_power() { return ::unshare(CLONE_NEWUTS) == 0 || errno == ENOSPC || errno == EINVAL ? 0 : errno; }
+
+int maps(uid_t uid) {
+  const int map = ::open("/proc/self/uid_map", O_WRONLY | O_CLOEXEC);
+  const std::string line = fmt::format("0 {} 1", uid);
+  return map >= 0 && ::write(map, line.data(), line.size()) == static_cast<ssize_t>(line.size()) ? 0 : errno;
+}
 
 // Podman's default filter allows the namespace and refuses the name.
 int names_a_host() { return ::sethostname("sandbox", 7) != 0 ? errno : 0; }
@@ -98,6 +107,10 @@ ProbedLayer probe_layer(Layer layer, const HostFeatures& host) {
       return {host.apparmor_profile, ENOENT};
   }
   return {};
+}
+
+bool maps_own_id(const HostFeatures& host) {
+  return host.privileged || in_child(CLONE_NEWUSER, [&] { return maps(host.uid); }).works;
 }
 
 bool listener_is_taken() {

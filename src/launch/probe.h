@@ -13,6 +13,9 @@ struct ProbedLayer {
 };
 
 ProbedLayer probe_layer(Layer layer, const HostFeatures& host);
+
+// Whether a user namespace of this user's may have the user in it. Root needs CAP_SETFCAP for that since Linux 5.12.
+bool maps_own_id(const HostFeatures& host);
 LayerSet probe_missing(const LayerSet& asked, const HostFeatures& host);
 
 // Whether a listener above us (a container runtime's) keeps every filter of ours from having one. Asked for every run:

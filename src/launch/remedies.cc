@@ -89,17 +89,26 @@ Remedy launcher_profile(const HostFacts& facts) {
   return remedy;
 }
 
+// Kubernetes' stricter profiles drop all capabilities; since Linux 5.12 root may not map itself then.
+constexpr std::string_view kNoSetfcap =
+    "root has no CAP_SETFCAP, without which it may not be in a user namespace (start as another user, or add it)";
+
 // The smallest set of options with which a container lets a box be made in it. Each is named only if its lack was seen.
 struct ContainerNeeds {
-  bool seccomp = false, apparmor = false, label = false, proc = false;
+  bool setfcap = false, seccomp = false, apparmor = false, label = false, proc = false;
+
+  bool any() const { return setfcap || seccomp || apparmor || label || proc; }
 };
 
 ContainerNeeds container_needs(const HostFacts& facts) {
   ContainerNeeds needs;
-  const bool blocked = !namespaces_work(facts);
+  // What follows from that one lack is no sign of another.
+  const bool blocked = !namespaces_work(facts) && facts.maps_own_id;
+  needs.setfcap = !facts.maps_own_id;
   for (Layer layer : {Layer::user, Layer::pid, Layer::mount, Layer::network, Layer::ipc})
     // The default filters answer EPERM, and ENOSYS for clone3; AppArmor and SELinux answer EACCES.
-    needs.seccomp |= !facts.works(layer) && facts.layer(layer).code != EACCES;
+    needs.seccomp |=
+        !facts.works(layer) && facts.layer(layer).code != EACCES && (layer != Layer::user || facts.maps_own_id);
   needs.apparmor = blocked && !facts.own_profile.empty();
   needs.label = blocked && facts.own_profile.empty() && facts.layer(Layer::mount).code == EACCES;
   needs.proc = facts.proc_masked && !facts.works(Layer::proc);
@@ -111,12 +120,14 @@ std::vector<Instruction> container_lines(const HostFacts& facts, const Container
   const auto add = [&](bool wanted, std::string_view option) {
     if (wanted) options += fmt::format("--security-opt {} ", option);
   };
+  if (needs.setfcap) options = "--cap-add SETFCAP ";
   switch (facts.container) {
     case Container::kubernetes: {
       std::string fields;
       const auto field = [&](bool wanted, std::string_view text) {
         if (wanted) fields += fmt::format("{}{}", fields.empty() ? "" : ", ", text);
       };
+      field(needs.setfcap, "capabilities: {add: [SETFCAP]}");
       field(needs.proc, "procMount: Unmasked");
       field(needs.seccomp, "seccompProfile: {type: Unconfined}");
       field(needs.apparmor, "appArmorProfile: {type: Unconfined}");
@@ -147,16 +158,17 @@ std::vector<Instruction> container_lines(const HostFacts& facts, const Container
 
 void add_container(std::vector<Remedy>& list, const HostFacts& facts) {
   const ContainerNeeds needs = container_needs(facts);
-  if (!needs.seccomp && !needs.apparmor && !needs.label && !needs.proc) return;
+  if (!needs.any()) return;
   std::string what;
   const auto name_it = [&](bool wanted, std::string_view text) {
     if (wanted) what += fmt::format("{}{}", what.empty() ? "" : ", ", text);
   };
+  name_it(needs.setfcap, kNoSetfcap);
   name_it(needs.seccomp, "its system call filter refuses namespaces");
   name_it(needs.apparmor, fmt::format("its AppArmor profile {} refuses mounts", facts.own_profile));
   name_it(needs.label, "its SELinux label refuses mounts");
   name_it(needs.proc, "parts of its /proc are masked, so no new one may be mounted");
-  const bool only_proc = !needs.seccomp && !needs.apparmor && !needs.label;
+  const bool only_proc = !needs.setfcap && !needs.seccomp && !needs.apparmor && !needs.label;
   list.push_back({only_proc ? "proc" : std::string{info(first_missing_namespace(facts)).name}, true, Doer::container,
                   fmt::format("this {} container is in the way: {}", name(facts.container), what),
                   container_lines(facts, needs)});
@@ -182,6 +194,7 @@ void add_namespaces(std::vector<Remedy>& list, const HostFacts& facts) {
   if (facts.container != Container::none) {
     add_container(list, facts);
   } else {
+    if (!facts.maps_own_id) list.push_back({"user", true, Doer::caller, std::string{kNoSetfcap}, {}});
     if (blocked && facts.apparmor_restricts_userns == 1 && !facts.host.privileged)
       list.push_back(launcher_profile(facts));
     // AppArmor's own switch is known by now; who else answers EACCES is SELinux.
@@ -194,14 +207,17 @@ void add_namespaces(std::vector<Remedy>& list, const HostFacts& facts) {
                       "refusals, from which a rule is made",
                       {run("sudo ausearch -m avc -c pctx-sandbox | audit2allow -M pctx_sandbox"),
                        run("sudo semodule -i pctx_sandbox.pp")}});
-    if (!blocked && !facts.works(Layer::proc))
-      list.push_back({"proc",
-                      true,
-                      Doer::caller,
-                      facts.proc_masked ? "something is mounted over parts of /proc, so no new one may be mounted: "
-                                          "unmount it, or accept a box without /proc"
-                                        : "this kernel refuses a new /proc; accept a box without one",
-                      {run("pctx-sandbox run --allow-degraded proc -- COMMAND")}});
+    if (!blocked && !facts.works(Layer::proc)) {
+      Remedy remedy{"proc", true, Doer::caller, "this kernel refuses a new /proc", {}};
+      if (facts.proc_masked)
+        remedy.why = "something is mounted over parts of /proc, so no new one may be mounted: unmount it";
+      // Without cgroups a watchdog binds the limits, through the box's /proc.
+      if (facts.works(Layer::cgroups)) {
+        remedy.why += ", or accept a box without /proc";
+        remedy.steps = {run("pctx-sandbox run --allow-degraded proc -- COMMAND")};
+      }
+      list.push_back(std::move(remedy));
+    }
   }
   if (blocked && list.size() == before) {
     const Layer layer = first_missing_namespace(facts);
@@ -231,7 +247,7 @@ void add_optional_namespaces(std::vector<Remedy>& list, const HostFacts& facts) 
           "user.max_{0}_namespaces",
           kind);
     } else if (facts.container != Container::none && probed.code == EPERM) {
-      ContainerNeeds needs;
+      ContainerNeeds needs = container_needs(facts);  // one line that gives everything
       needs.seccomp = true;
       remedy.doer = Doer::container;
       remedy.why = fmt::format("the system call filter of this {} container refuses {}", name(facts.container),

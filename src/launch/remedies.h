@@ -23,6 +23,7 @@ inline constexpr int kOldestMajor = 5, kOldestMinor = 10;
 struct HostFacts {
   HostFeatures host;
   std::array<ProbedLayer, kLayers.size()> layers;  // what trying gave
+  bool maps_own_id = true;                         // false: the layer `user` does not work, for that reason alone
   Container container = Container::none;
   // Switches of the kernel; absent where it has none of that name.
   std::optional<long> max_user_namespaces, userns_clone, apparmor_restricts_userns;

@@ -2,6 +2,7 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cerrno>
 
 #include "launch/apparmor_profiles.h"
@@ -172,6 +173,45 @@ TEST(Remedies, podman_and_kubernetes_have_words_of_their_own) {
   EXPECT_EQ(text(remedies(facts).at(0), ""),
             "securityContext: {procMount: Unmasked, seccompProfile: {type: Unconfined}, appArmorProfile: {type: "
             "Unconfined}}   # of the container\nhostUsers: false   # of the pod\n");
+}
+
+TEST(Remedies, root_without_capabilities_is_told_the_one_it_needs) {
+  HostFacts facts = docker_default();
+  for (ProbedLayer& layer : facts.layers) layer = {true, 0};
+  facts.maps_own_id = false;
+  refuse(facts, {Layer::user}, EPERM);
+  EXPECT_EQ(text(remedies(facts).at(0), ""), "docker run --cap-add SETFCAP IMAGE\n");
+  facts.container = Container::kubernetes;
+  refuse(facts, {Layer::proc}, EPERM);
+  EXPECT_EQ(text(remedies(facts).at(0), ""),
+            "securityContext: {capabilities: {add: [SETFCAP]}, procMount: Unmasked}   # of the container\n"
+            "hostUsers: false   # of the pod\n");
+  HostFacts bare = bare_metal_root();
+  bare.host.privileged = bare.maps_own_id = false;
+  refuse(bare, {Layer::user}, EPERM);
+  const auto list = remedies(bare);
+  ASSERT_FALSE(list.empty());
+  EXPECT_TRUE(list[0].blocks && list[0].steps.empty() && has(list[0].why, "CAP_SETFCAP"));
+}
+
+TEST(Remedies, a_box_without_proc_is_offered_only_where_cgroups_bind_its_limits) {
+  HostFacts facts = bare_metal_root();
+  facts.proc_masked = true;
+  refuse(facts, {Layer::proc}, EPERM);
+  EXPECT_TRUE(has(text(remedies(facts).at(0)), "--allow-degraded proc"));
+  refuse(facts, {Layer::cgroups}, EACCES);
+  EXPECT_FALSE(has(text(remedies(facts).at(0)), "--allow-degraded proc"));
+}
+
+TEST(Remedies, what_a_container_may_have_beside_comes_in_one_line_with_what_it_must) {
+  HostFacts facts = docker_default();
+  for (Layer layer : kNamespaces) facts.layers[index(layer)] = {true, 0};
+  refuse(facts, {Layer::proc, Layer::uts}, EPERM);
+  const auto list = remedies(facts);
+  const auto uts = std::find_if(list.begin(), list.end(), [](const Remedy& each) { return each.about == "uts"; });
+  ASSERT_NE(uts, list.end());
+  EXPECT_EQ(text(*uts, ""),
+            "docker run --security-opt seccomp=unconfined --security-opt systempaths=unconfined IMAGE\n");
 }
 
 TEST(Remedies, debian_with_user_namespaces_off_gets_a_setting_that_stays) {

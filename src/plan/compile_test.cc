@@ -1,6 +1,7 @@
 #include <gtest/gtest.h>
 
 #include <sched.h>
+#include <sys/resource.h>
 
 #include <algorithm>
 #include <fstream>
@@ -268,6 +269,35 @@ TEST(Limits, a_guest_with_the_callers_uid_has_few_descriptors) {
   policy = {};
   policy.limits.files = 512;
   EXPECT_TRUE(compile(policy, user_host(), {}));
+}
+
+TEST(Limits, no_guest_is_promised_more_descriptors_than_its_caller_may_have) {
+  HostFeatures host = root_host();
+  host.files = 100;
+  const auto plan = compile({}, host, {});
+  ASSERT_TRUE(plan);
+  EXPECT_EQ(std::ranges::find(plan->bindings, "files", &LimitBinding::limit)->value, "100");
+  EXPECT_EQ(std::ranges::find(plan->rlimits, RLIMIT_NOFILE, &ResourceLimit::resource)->value, 100U);
+  Policy policy;
+  policy.limits.files = 101;
+  const auto refused = compile(policy, host, {});
+  ASSERT_FALSE(refused);
+  EXPECT_NE(refused.error().what.find("more than 100"), std::string::npos);
+  policy.limits.files = 100;
+  EXPECT_TRUE(compile(policy, host, {}));
+}
+
+TEST(Limits, a_watchdog_needs_the_proc_of_the_box) {
+  CompileInputs inputs;
+  inputs.missing.set(index(Layer::proc));
+  Policy policy;
+  policy.allow_degraded.set(index(Layer::proc));
+  const auto refused = compile(policy, user_host(), inputs);
+  ASSERT_FALSE(refused);
+  EXPECT_NE(refused.error().what.find("limits are bound by a watchdog"), std::string::npos);
+  EXPECT_TRUE(compile(policy, root_host(), inputs)) << "cgroups bind them";
+  policy.limits.cpu_time = Millis{1000};
+  EXPECT_FALSE(compile(policy, root_host(), inputs));
 }
 
 TEST(Limits, what_systemd_did_not_delegate_is_not_promised) {

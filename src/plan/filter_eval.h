@@ -9,6 +9,9 @@
 
 namespace pctx {
 
+inline constexpr std::uint32_t kAllow = SECCOMP_RET_ALLOW, kKill = SECCOMP_RET_KILL_PROCESS;
+constexpr std::uint32_t fails_with(int code) { return SECCOMP_RET_ERRNO | static_cast<std::uint32_t>(code); }
+
 // The SECCOMP_RET_* value. Knows the instructions that the kernel accepts in a seccomp filter; a program with anything
 // else could not be installed, and counts as SECCOMP_RET_KILL_PROCESS when it gets there.
 std::uint32_t evaluate(std::span<const sock_filter> program, const seccomp_data& call);

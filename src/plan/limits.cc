@@ -56,14 +56,19 @@ Result<void> pin_cpus(Plan& plan, const HostFeatures& host, const std::string& w
   return {};
 }
 
-Result<void> check_files(const Plan& plan) {
+Result<void> check_files(const Plan& plan, const HostFeatures& host) {
+  const std::uint64_t files = plan.policy.limits.files;
+  // Who asks for no number has what there is, and the Receipt says how many.
+  if (files > host.files && files != Limits{}.files)
+    return unavailable(
+        fmt::format("--files {}: no process here may open more than {}", files, host.files),
+        fmt::format("give {} or fewer, or raise the caller's own limit first: ulimit -Hn {}", host.files, files));
   const LayerState& own_uid = plan.layer(Layer::subordinate_ids);
-  if (plan.policy.limits.files <= kMostSharedFiles || own_uid.on ||
-      plan.policy.allow_degraded.test(index(Layer::subordinate_ids)))
+  if (files <= kMostSharedFiles || own_uid.on || plan.policy.allow_degraded.test(index(Layer::subordinate_ids)))
     return {};
   return unavailable(
-      fmt::format("--files {}: more than {} could starve the caller, since {}", plan.policy.limits.files,
-                  kMostSharedFiles, own_uid.detail),
+      fmt::format("--files {}: more than {} could starve the caller, since {}", files, kMostSharedFiles,
+                  own_uid.detail),
       fmt::format("give {} or fewer, or accept it with --allow-degraded subordinate-ids", kMostSharedFiles));
 }
 
@@ -96,6 +101,16 @@ Result<void> without_cgroups(Plan& plan, const HostFeatures& host) {
   return pin_cpus(plan, host, plan.cgroup.why_none);
 }
 
+// It counts by the box's own /proc.
+Result<void> check_watchdog(const Plan& plan) {
+  if (!plan.watchdog.any() || plan.layer(Layer::proc).on) return {};
+  return unavailable(fmt::format("--allow-degraded proc: {} bound by a watchdog here, which needs the box's /proc",
+                                 plan.watchdog.memory ? "limits are" : "--cpu-time is"),
+                     plan.watchdog.memory
+                         ? "let the host grant a new /proc, or lend cgroups: 'pctx-sandbox doctor' says how"
+                         : "leave --cpu-time out, or let the host grant a new /proc: see 'pctx-sandbox doctor'");
+}
+
 void note(Plan& plan, std::string limit, std::string value, std::string by) {
   plan.bindings.push_back({std::move(limit), std::move(value), std::move(by)});
 }
@@ -115,7 +130,7 @@ Result<void> plan_limits(Plan& plan, const HostFeatures& host) {
   const Limits& limits = plan.policy.limits;
   plan.cgroup = host.cgroup;
   PCTX_TRY(check_io(plan));
-  PCTX_TRY(check_files(plan));
+  PCTX_TRY(check_files(plan, host));
   switch (plan.cgroup.version) {
     case CgroupVersion::v1:
       v1_writes(plan, plan.cgroup);
@@ -139,11 +154,13 @@ Result<void> plan_limits(Plan& plan, const HostFeatures& host) {
                     plan.cgroup.why_none, plan.watchdog.pids ? "a watchdog" : "an rlimit"));
 
   if (limits.cpu_time) plan.watchdog.cpu_time = true;
+  PCTX_TRY(check_watchdog(plan));
 
+  const std::uint64_t files = std::min<std::uint64_t>(limits.files, host.files);
   plan.rlimits = {
       {RLIMIT_CORE, 1,
        "core"},  // not 0: with that a kernel whose core_pattern is a program still runs it, outside the box
-      {RLIMIT_NOFILE, limits.files, "nofile"},
+      {RLIMIT_NOFILE, files, "nofile"},
       {RLIMIT_FSIZE, limits.disk, "fsize"},
       {RLIMIT_MEMLOCK, 64_KiB, "memlock"},
       {RLIMIT_MSGQUEUE, 256_KiB, "msgqueue"},
@@ -164,7 +181,7 @@ Result<void> plan_limits(Plan& plan, const HostFeatures& host) {
   note(plan, "disk", format_size(limits.disk), "tmpfs");
   note(plan, "inodes", std::to_string(limits.inodes), "tmpfs");
   note(plan, "output", format_size(limits.output), "supervisor");
-  note(plan, "files", std::to_string(limits.files), "rlimit");
+  note(plan, "files", std::to_string(files), "rlimit");
   for (const auto& [name, rate] : {std::pair{"io_read", limits.io_read}, {"io_write", limits.io_write}})
     if (rate)
       note(plan, name, format_size(*rate) + "/s",

@@ -106,6 +106,10 @@ Error with_next_step(Error error) {
     case ENOMEM:
       error.hint = "this host, or the cgroup that we run in, has no memory left: end something, or raise its limit";
       break;
+    case EFBIG:
+      error.hint =
+          "the limit on the size of files is too low here: raise it first, for example with 'ulimit -f unlimited'";
+      break;
     case ENOSPC:
     case EDQUOT:
       error.hint = "the disk or a limit of the kernel's is full: make room";
@@ -116,15 +120,14 @@ Error with_next_step(Error error) {
   return error;
 }
 
-Error explain_proc_failure(int code) {
+Error explain_proc_failure(int code, bool may_do_without) {
   Error error = os_error("this host refuses a new /proc for the box", code);
   error.kind = ErrorKind::unavailable;
   error.hint = in_container()
                    ? std::string{"parts of the container's /proc are masked: start it with --security-opt "
-                                 "systempaths=unconfined (Docker) or --security-opt unmask=ALL (Podman), or accept a box "
-                                 "without /proc with --allow-degraded proc"}
-                   : std::string{"something is mounted over parts of /proc: see 'grep /proc/ /proc/self/mountinfo', or "
-                                 "accept a box without /proc with --allow-degraded proc"};
+                                 "systempaths=unconfined (Docker) or --security-opt unmask=ALL (Podman)"}
+                   : std::string{"something is mounted over parts of /proc: see 'grep /proc/ /proc/self/mountinfo'"};
+  if (may_do_without) error.hint += ", or accept a box without /proc with --allow-degraded proc";
   return error;
 }
 

@@ -10,7 +10,7 @@ namespace pctx {
 Error explain_clone_failure(int code);
 // The namespaces were made, but their owner has no power in them (AppArmor on Ubuntu 24.04 does that).
 Error explain_privilege_failure(std::string what, int code);
-Error explain_proc_failure(int code);
+Error explain_proc_failure(int code, bool may_do_without);
 // The same with a next step, if it has none.
 Error with_next_step(Error error);
 

@@ -5,6 +5,7 @@
 #include <linux/capability.h>
 #include <sched.h>
 #include <sys/prctl.h>
+#include <sys/resource.h>
 #include <sys/stat.h>
 #include <sys/utsname.h>
 
@@ -67,31 +68,32 @@ std::vector<HostPath> probe_system() {
   return found;
 }
 
-// /etc/subuid: "name-or-uid:start:count"; the first line that is ours.
-std::optional<IdRange> subordinate_range(const char* file, uid_t uid, const std::string& user) {
+}  // namespace
+
+std::optional<HostAccount> find_account(uid_t uid) {
+  const auto text = sys::try_read_file("/etc/passwd", 4_MiB);
+  if (!text) return std::nullopt;
+  for (std::string_view line : sys::split(*text, '\n')) {
+    const auto fields = sys::split(line, ':');
+    if (fields.size() < 4 || fields[2] != std::to_string(uid)) continue;
+    const auto gid = parse_count(fields[3]);
+    return HostAccount{std::string{fields[0]}, uid, gid ? static_cast<gid_t>(*gid) : static_cast<gid_t>(uid)};
+  }
+  return std::nullopt;
+}
+
+std::optional<IdRange> subordinate_range(const char* file, const HostAccount& account) {
   const auto text = sys::try_read_file(file, 1_MiB);
   if (!text) return std::nullopt;
   for (std::string_view line : sys::split(*text, '\n')) {
     const auto fields = sys::split(line, ':');
-    if (fields.size() != 3 || (fields[0] != user && fields[0] != std::to_string(uid))) continue;
+    if (fields.size() != 3 || (fields[0] != account.name && fields[0] != std::to_string(account.uid))) continue;
     const auto start = parse_count(fields[1]);
     const auto count = parse_count(fields[2]);
     if (start && count && *count > 0 && *start + *count < UINT32_MAX)
       return IdRange{static_cast<std::uint32_t>(*start), static_cast<std::uint32_t>(*count)};
   }
   return std::nullopt;
-}
-
-}  // namespace
-
-std::string account_name(uid_t uid) {
-  const auto text = sys::try_read_file("/etc/passwd", 4_MiB);
-  if (!text) return "";
-  for (std::string_view line : sys::split(*text, '\n')) {
-    const auto fields = sys::split(line, ':');
-    if (fields.size() > 2 && fields[2] == std::to_string(uid)) return std::string{fields[0]};
-  }
-  return "";
 }
 
 std::uint32_t free_subordinate_id() {
@@ -116,12 +118,16 @@ std::uint64_t mapped_ids_end() {
   const auto text = sys::try_read_file("/proc/self/uid_map");
   std::uint64_t end = 0;
   if (!text) return end;
-  for (std::string_view line : sys::split(*text, '\n')) {
-    unsigned long inside = 0, outside = 0, count = 0;
-    if (std::sscanf(std::string{line}.c_str(), "%lu %lu %lu", &inside, &outside, &count) == 3)
-      end = std::max<std::uint64_t>(end, inside + count);
+  // Three numbers in each line.
+  for (const char* at = text->c_str();;) {
+    char* next = nullptr;
+    const unsigned long inside = std::strtoul(at, &next, 10);
+    (void)std::strtoul(next, &next, 10);
+    const unsigned long count = std::strtoul(next, &next, 10);
+    if (next == at) return end;
+    end = std::max<std::uint64_t>(end, inside + count);
+    at = next;
   }
-  return end;
 }
 
 // Blanks, backslashes and line ends are octal in the kernel's list of mounts.
@@ -299,7 +305,9 @@ HostFeatures probe_host(const CgroupHost* known) {
   utsname name{};
   if (::uname(&name) == 0) {
     host.kernel = name.release;
-    (void)std::sscanf(name.release, "%d.%d", &host.kernel_major, &host.kernel_minor);
+    char* point = nullptr;
+    host.kernel_major = static_cast<int>(std::strtol(name.release, &point, 10));
+    if (*point == '.') host.kernel_minor = static_cast<int>(std::strtol(point + 1, nullptr, 10));
   }
   host.landlock_abi = std::max(0, abi::landlock_create_ruleset(nullptr, 0, 1 /* VERSION */));
   host.apparmor = sys::kernel_has_apparmor();
@@ -320,9 +328,9 @@ HostFeatures probe_host(const CgroupHost* known) {
     host.first_free_id = end > kUnallotted + 0x1000000ULL ? kUnallotted : end > 65000 ? 64000 : 0;
     if (host.first_free_id == 0) host.privileged = false;
   } else {
-    const std::string user = account_name(host.uid);
-    host.subuid = subordinate_range("/etc/subuid", host.uid, user);
-    host.subgid = subordinate_range("/etc/subgid", host.uid, user);
+    const HostAccount account = find_account(host.uid).value_or(HostAccount{"", host.uid, host.gid});
+    host.subuid = subordinate_range("/etc/subuid", account);
+    host.subgid = subordinate_range("/etc/subgid", account);
     const char* own = std::getenv(kOwnUidVariable);
     host.own_uid = own != nullptr ? own : "";
     host.no_new_privs = ::prctl(PR_GET_NO_NEW_PRIVS, 0, 0, 0, 0) == 1;
@@ -334,6 +342,7 @@ HostFeatures probe_host(const CgroupHost* known) {
   if (const char* zone = std::getenv("TZ"); zone != nullptr && is_zone(zone)) host.timezone = zone;
   cpu_set_t allowed;
   if (::sched_getaffinity(0, sizeof allowed, &allowed) == 0) host.cpus = static_cast<unsigned>(CPU_COUNT(&allowed));
+  if (rlimit files{}; ::getrlimit(RLIMIT_NOFILE, &files) == 0) host.files = files.rlim_max;
   return host;
 }
 

@@ -62,6 +62,7 @@ struct HostFeatures {
   std::string attach_point;      // an existing directory on which the new root is mounted before the pivot
   std::string timezone;          // the caller's TZ where it is the name of a zone, else empty
   unsigned cpus = 1;
+  std::uint64_t files = UINT64_MAX;       // as many as a process of ours may ever have open
   std::vector<std::string> mount_points;  // before 5.12 only, when flags cannot be set for a whole tree
 
   bool kernel_at_least(int major, int minor) const {
@@ -86,8 +87,15 @@ inline constexpr const char* kContainerProfile = "pctx-sandbox-container";
 inline constexpr const char* kZygoteProfile = "pctx-sandbox-zygote";
 inline constexpr const char* kLaunchProfile = "pctx-sandbox-launch";
 
-// As /etc/passwd has it; empty if it does not. By hand, since getpwuid of a static glibc loads the host's NSS modules.
-std::string account_name(uid_t uid);
+struct HostAccount {
+  std::string name;
+  uid_t uid = 0;
+  gid_t gid = 0;
+};
+// As /etc/passwd has it. By hand, since getpwuid of a static glibc loads the host's NSS modules.
+std::optional<HostAccount> find_account(uid_t uid);
+// /etc/subuid or /etc/subgid: "name-or-uid:start:count"; the first line that is this account's.
+std::optional<IdRange> subordinate_range(const char* file, const HostAccount& account);
 // The start of 65536 ids that /etc/subuid and /etc/subgid give nobody.
 std::uint32_t free_subordinate_id();
 

@@ -3,6 +3,7 @@
 #include <fcntl.h>
 #include <poll.h>
 #include <spawn.h>
+#include <sys/resource.h>
 #include <sys/syscall.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -127,6 +128,14 @@ Result<Finished> run_program(const std::vector<std::string>& argv, int input, st
   const int status = wait_for(pid);
   finished.status = WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status);
   return finished;
+}
+
+std::uint64_t allow_descriptors() {
+  rlimit files{};
+  if (::getrlimit(RLIMIT_NOFILE, &files) != 0) return UINT64_MAX;
+  files.rlim_cur = files.rlim_max;
+  (void)::setrlimit(RLIMIT_NOFILE, &files);
+  return files.rlim_max;
 }
 
 std::string find_program(std::string_view name) {

@@ -167,6 +167,35 @@ def test_a_podman_container_with_masked_proc_gets_the_option_that_unmasks_it(san
 
 
 @pytest.mark.root_only
+def test_root_without_capabilities_is_told_which_one_it_needs(sandbox_bin):
+    def call(capabilities, *words):
+        command = ["setpriv", f"--bounding-set={capabilities}", sandbox_bin, *words]
+        return subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=120)
+
+    assert call("-all,+setfcap", "run", "-q", "--", "true").returncode == 0  # the control
+    done = call("-all", "doctor")
+    assert done.returncode == 1 and "CAP_SETFCAP" in done.stdout, done.stdout
+    assert re.search(r"^ +OFF user ", done.stdout, re.MULTILINE), done.stdout
+    assert "seccomp=unconfined" not in done.stdout
+    refused = call("-all", "run", "--", "true")
+    assert refused.returncode == 125 and "root here has no CAP_SETFCAP" in refused.stderr, refused.stderr
+
+
+def test_a_box_without_proc_takes_cgroups(own_users):
+    masked = "mount --bind /dev/null /proc/keys\necho ======\n"
+    run = "$PCTX run --backend namespaces {} -- echo ran 2>&1 || echo status=$?\necho ======\n"
+    done = own_users(run.format("-q --json") + masked + run.format("") + run.format("--allow-degraded proc"))
+    control, _, refused, degraded, _ = done.stdout.split("======\n")
+    assert "status=125" in refused and "this host refuses a new /proc" in refused, refused
+    if json.loads(control)["receipt"]["layers"]["cgroups"]["on"]:
+        assert "accept a box without /proc" in refused, refused
+        assert degraded.splitlines()[-1] == "ran", degraded
+    else:
+        assert "accept a box without /proc" not in refused, "what this host cannot do is no advice"
+        assert "--allow-degraded proc: limits are bound by a watchdog here" in degraded, degraded
+
+
+@pytest.mark.root_only
 def test_root_is_told_what_an_ordinary_user_would_get(pctx):
     report = doctor(pctx, "--json").json()
     assert "a box runs" in report["ordinary_user"]["summary"], report["ordinary_user"]

@@ -17,7 +17,8 @@
 namespace pctx::backend::podman {
 
 Caller caller() {
-  const std::string name = account_name(::geteuid());
+  const auto account = find_account(::geteuid());
+  const std::string name = account ? account->name : "";
   const bool plain = !name.empty() && name.front() != '-' && std::all_of(name.begin(), name.end(), [](unsigned char c) {
     return std::isalnum(c) != 0 || c == '_' || c == '-' || c == '.';
   });
