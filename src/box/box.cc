@@ -30,7 +30,9 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 
-constexpr std::array kForwarded{SIGINT, SIGTERM, SIGHUP, SIGQUIT, SIGUSR1, SIGUSR2};
+// And the real-time ones. The others stop a process, or say that something is wrong with the one that gets them.
+constexpr std::array kForwarded{SIGINT,  SIGTERM,   SIGHUP,  SIGQUIT, SIGUSR1, SIGUSR2,   SIGALRM,
+                                SIGPROF, SIGVTALRM, SIGPOLL, SIGPWR,  SIGURG,  SIGSTKFLT, SIGCONT};
 
 // A closed reader is an error to handle; and a supervisor that the terminal could stop would watch over nothing.
 constexpr std::array kIgnored{SIGPIPE, SIGTTIN, SIGTTOU, SIGTSTP};
@@ -46,6 +48,7 @@ class SignalEvents {
     // Under nohup the guest outlives the terminal as we do: a signal that is not blocked stays ignored.
     for (int signal : kForwarded)
       if (signal != SIGHUP || hangup.sa_handler != SIG_IGN) ::sigaddset(&wanted, signal);
+    for (int signal = SIGRTMIN; signal <= SIGRTMAX; ++signal) ::sigaddset(&wanted, signal);
     ::sigaddset(&wanted, SIGWINCH);
     ::sigprocmask(SIG_BLOCK, &wanted, &before_);
     for (std::size_t i = 0; i < kIgnored.size(); ++i) ignored_before_[i] = ::signal(kIgnored[i], SIG_IGN);
@@ -360,6 +363,7 @@ Result<void> Supervisor::supervise() {
     memory,
     excess,
     denial,
+    text,
     relay,
     in_read,
     in_write,
@@ -378,6 +382,7 @@ Result<void> Supervisor::supervise() {
     watch(memory, memory_event_.get(), POLLIN);
     watch(excess, excess_.get(), POLLIN);
     watch(denial, denials_.poll_fd(Clock::now()), POLLIN);
+    watch(text, denials_.text_fd(), POLLIN);
     watch(relay, relay_.fd(), POLLIN);
     watch(in_read, in_.read_fd(), POLLIN);
     watch(in_write, in_.write_fd(), POLLOUT);
@@ -397,6 +402,7 @@ Result<void> Supervisor::supervise() {
     if (ready(excess) && excess_) on_excess();
     // POLLHUP without POLLIN: the last process under the filter is gone.
     if (ready(denial) && ((fds[denial].revents & POLLIN) == 0 || !denials_.serve(Clock::now()))) denials_.close();
+    if (ready(text)) denials_.hear(Clock::now());
     denials_.answer_due(Clock::now());
     if (ready(relay)) {
       relay_.serve();
@@ -446,6 +452,7 @@ Result<Ending> Supervisor::finish() {
   // Killed from outside, or by the kernel for memory: init had no time to tell.
   if (!ended_) verdict_.wait_status = SIGKILL;
   if (cgroup.oom_kills > 0) verdict_.memory_over = true;
+  denials_.close();  // it may be told of calls that the end has broken off
   verdict_.killed_calls = killed_calls(plan_);
   ending.outcome = judge(verdict_, plan_.policy.limits);
   Receipt& receipt = ending.receipt;

@@ -1,5 +1,5 @@
 // The other end of the filter: refused calls come here, are written down once per kind, and answered. One kind of call
-// may be granted instead: mmap(), within bounds that only a supervisor can keep.
+// may be granted instead: mmap() and filters of the guest's own, within bounds that only a supervisor can keep.
 #pragma once
 
 #include <linux/seccomp.h>
@@ -16,7 +16,9 @@
 #include <vector>
 
 #include "base/fd.h"
+#include "box/text_reader.h"
 #include "plan/plan.h"
+#include "plan/refusal.h"
 
 namespace pctx {
 
@@ -50,6 +52,7 @@ class DenialBook {
   void add(Denial refused);
   // Writes it down if all that was granted stays within the allowance.
   bool grant_shared(std::uint64_t bytes, std::uint64_t allowance);
+  bool grant_filter() { return filters_ < kMostFilters && ++filters_ > 0; }
   std::uint64_t shared() const { return shared_; }  // memory that was granted, see shared_allowance()
   const std::vector<Denial>& kinds() const { return kinds_; }
   std::uint64_t left_out() const { return left_out_; }  // refusals of kinds that came when it was full
@@ -59,6 +62,7 @@ class DenialBook {
   std::vector<Denial> kinds_;
   std::uint64_t left_out_ = 0;
   std::uint64_t shared_ = 0;
+  unsigned filters_ = 0;
   Pace pace_;
 };
 
@@ -76,20 +80,30 @@ class DenialLog {
   void share(BookOf book_of) { book_of_ = std::move(book_of); }
   // -1 when there is nothing to wait for, or while a flood of calls that are broken off is being slowed down.
   int poll_fd(Clock::time_point now) const { return now < not_before_ ? -1 : listener_.get(); }
-  bool serve(Clock::time_point now);       // the next call; false: nothing more will come
-  void answer_due(Clock::time_point now);  // those whose turn has come
+  bool serve(Clock::time_point now);                      // the next call; false: nothing more will come
+  unsigned readers() const { return reader_.started(); }  // each has a descriptor of its own
+  int text_fd() const { return reader_.fd(); }            // readable: hear()
+  void hear(Clock::time_point now);                       // the texts that tell what refused calls were about
+  void answer_due(Clock::time_point now);                 // those whose turn has come
   // When there is something to do that `poll_fd` does not tell of.
   std::optional<Clock::time_point> wakes(Clock::time_point now) const;
-  void close() {
-    listener_.reset();
-    held_.clear();
-  }
+  void close();
   const DenialBook& book() const { return book_; }
 
  private:
+  struct Refused {
+    seccomp_notif call;
+    RefusalAnswer answer;
+    Clock::time_point until;  // its text is waited for
+  };
+
+  DenialBook* book_of(const seccomp_notif& call);
+  void refuse(const Refused& refused, const std::string& text, Clock::time_point now);
   void send(seccomp_notif_resp& response);
 
   Fd listener_;
+  TextReader reader_;
+  std::map<std::uint64_t, Refused> asked_;  // by the id of the call
   const Plan* plan_ = nullptr;
   // Refusals that wait for their turn: no more than there are threads. Where it would be more, signals or deaths break
   // calls off so that new ones can be made; then nobody is listened to before `not_before_`.

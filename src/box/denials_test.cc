@@ -2,6 +2,12 @@
 
 #include <gtest/gtest.h>
 
+#include <poll.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <optional>
+
 #include "box/refused_call.h"
 
 namespace pctx {
@@ -39,6 +45,12 @@ TEST(DenialBook, grants_no_more_than_the_allowance) {
   EXPECT_EQ(book.shared(), 10u);
 }
 
+TEST(DenialBook, grants_so_many_filters) {
+  DenialBook book;
+  for (unsigned i = 0; i < kMostFilters; ++i) ASSERT_TRUE(book.grant_filter());
+  EXPECT_FALSE(book.grant_filter());
+}
+
 TEST(Pace, lets_some_through_at_once_and_then_one_by_one) {
   const auto start = Pace::Clock::now();
   Pace pace;
@@ -65,7 +77,13 @@ std::string asked(std::string_view name, std::initializer_list<std::uint64_t> ar
   seccomp_data call{};
   std::size_t i = 0;
   for (const std::uint64_t arg : args) call.args[i++] = arg;
-  return asked_for(name, call, [](std::uint64_t address) { return "text at " + std::to_string(address); });
+  return asked_for(name, call);
+}
+
+std::optional<std::uint64_t> text(std::string_view name, std::initializer_list<std::uint64_t> args) {
+  seccomp_data call{};
+  std::ranges::copy(args, call.args);
+  return text_address(name, call);
 }
 
 TEST(RefusedCall, is_told_by_its_arguments) {
@@ -82,10 +100,31 @@ TEST(RefusedCall, is_told_by_its_arguments) {
 }
 
 TEST(RefusedCall, is_told_by_its_path) {
-  EXPECT_EQ(asked("mkdir", {7, 1}), "text at 7");
-  EXPECT_EQ(asked("mkdirat", {7, 8}), "text at 8");
-  EXPECT_EQ(asked("symlink", {7, 8}), "text at 8");
-  EXPECT_EQ(asked("memfd_create", {7}), "text at 7");
+  EXPECT_EQ(text("mkdir", {7, 1}), 7U);
+  EXPECT_EQ(text("mkdirat", {7, 8}), 8U);
+  EXPECT_EQ(text("symlink", {7, 8}), 8U);
+  EXPECT_EQ(text("memfd_create", {7}), 7U);
+  EXPECT_EQ(text("getpid", {}), std::nullopt);
+}
+
+TEST(TextReader, reads_up_to_the_end_of_a_text_or_of_its_page) {
+  TextReader reader;
+  EXPECT_EQ(reader.fd(), -1);
+  const std::string path = "/some/path", other(1000, 'x');
+  const auto read = [&](std::uint64_t id, const void* at) {
+    EXPECT_TRUE(reader.ask(id, ::getpid(), reinterpret_cast<std::uintptr_t>(at)));
+    pollfd ready{reader.fd(), POLLIN, 0};
+    EXPECT_EQ(::poll(&ready, 1, 20000), 1);
+    const auto answer = reader.hear();
+    EXPECT_EQ(answer.value().id, id);
+    return answer->text;
+  };
+  EXPECT_EQ(read(1, path.c_str()), path);
+  EXPECT_LE(read(2, other.c_str()).size(), TextReader::kLongest);
+  EXPECT_EQ(read(3, nullptr), "");
+  EXPECT_FALSE(reader.hear());
+  reader.give_up();
+  EXPECT_EQ(read(4, path.c_str()), path) << "another one is started";
 }
 
 }  // namespace

@@ -34,7 +34,7 @@ struct KindArgument {
   int index;
   bool hexadecimal = false;
 };
-constexpr KindArgument kKinds[] = {
+constexpr KindArgument kKindArguments[] = {
     {"bpf", "command", 0},         {"clone", "flags", 0, true},       {"fcntl", "command", 1},
     {"ioctl", "request", 1, true}, {"keyctl", "operation", 0},        {"madvise", "advice", 2},
     {"mmap", "flags", 3, true},    {"personality", "value", 0, true}, {"prctl", "option", 0},
@@ -68,7 +68,7 @@ std::string_view family_name(std::uint32_t family) {
 
 }  // namespace
 
-std::string asked_for(std::string_view syscall, const seccomp_data& call, const TextAt& text_at) {
+std::string asked_for(std::string_view syscall, const seccomp_data& call) {
   const auto low = [&](int i) { return static_cast<std::uint32_t>(call.args[i]); };
   if (syscall == "socket" || syscall == "socketpair") {
     const std::string_view family = family_name(low(0));
@@ -78,13 +78,17 @@ std::string asked_for(std::string_view syscall, const seccomp_data& call, const 
   if (syscall == "setsockopt") return fmt::format("level {}, option {}", low(1), low(2));
   if (syscall == "mmap" && (low(3) & kSharedAnonymous) == kSharedAnonymous) return "MAP_SHARED | MAP_ANONYMOUS";
   if (syscall == "fcntl" && low(1) == kSetPipeSize) return "F_SETPIPE_SZ";
-  for (const KindArgument& kind : kKinds)
+  for (const KindArgument& kind : kKindArguments)
     if (kind.syscall == syscall)
       return kind.hexadecimal ? fmt::format("{} {:#x}", kind.text, low(kind.index))
                               : fmt::format("{} {}", kind.text, low(kind.index));
-  for (const PathArgument& path : kPaths)
-    if (path.syscall == syscall) return text_at(call.args[path.index]);
   return "";
+}
+
+std::optional<std::uint64_t> text_address(std::string_view syscall, const seccomp_data& call) {
+  for (const PathArgument& path : kPaths)
+    if (path.syscall == syscall) return call.args[path.index];
+  return std::nullopt;
 }
 
 }  // namespace pctx

@@ -4,16 +4,16 @@
 #include <linux/seccomp.h>
 
 #include <cstdint>
-#include <functional>
+#include <optional>
 #include <string>
 #include <string_view>
 
 namespace pctx {
 
-// The text at an address of the guest's; empty if there is none.
-using TextAt = std::function<std::string(std::uint64_t)>;
+// A family, a request; empty where the arguments themselves tell nothing.
+std::string asked_for(std::string_view syscall, const seccomp_data& call);
 
-// A family, a request, a path; empty where the arguments tell nothing.
-std::string asked_for(std::string_view syscall, const seccomp_data& call, const TextAt& text_at);
+// Where the guest has the text that tells it instead, a path or a name; nullopt if there is none.
+std::optional<std::uint64_t> text_address(std::string_view syscall, const seccomp_data& call);
 
 }  // namespace pctx

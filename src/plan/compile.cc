@@ -19,7 +19,7 @@ constexpr std::array<NamespaceFlag, 6> kNamespaces{{{Layer::user, CLONE_NEWUSER}
                                                     {Layer::uts, CLONE_NEWUTS}}};
 
 // The kernel-wide uid range that belongs to no account; boxes that live at the same time get different ones, so that
-// the per-uid quotas of one (inotify, pending signals, keys) are not another's.
+// the per-uid quotas of one (keys, descriptors on their way through sockets) are not another's.
 std::uint32_t free_id(const HostFeatures& host, std::uint32_t instance) {
   return host.first_free_id + instance % (host.first_free_id >= 0x70000000 ? 0x400000U : 1000U);
 }
@@ -128,7 +128,8 @@ void plan_environment(Plan& plan, const HostFeatures& host) {
 void plan_settings(Plan& plan) {
   if ((plan.namespaces & CLONE_NEWUSER) == 0) return;
   // The queue of one instance holds 8 MiB of events, which a memory cgroup counts and nobody else.
-  constexpr std::uint64_t kMostInstances = 64, kShareOfInstance = 64_MiB;
+  // Instances count for whoever made the namespace, our caller, as well, who has 128 by default for everything.
+  constexpr std::uint64_t kMostInstances = 8, kShareOfInstance = 64_MiB;
   const std::uint64_t instances =
       plan.watchdog.memory ? std::clamp<std::uint64_t>(plan.policy.limits.memory / kShareOfInstance, 1, kMostInstances)
                            : kMostInstances;
@@ -162,6 +163,8 @@ Result<void> check_layers(const Plan& plan) {
       return unavailable(fmt::format("{} {}: the box has no uts namespace: {}",
                                      plan.policy.names.of("identity.hostname"), plan.policy.hostname, state.detail),
                          "leave it out; 'pctx-sandbox doctor' says what this host lacks for it");
+    if (asked && meant)
+      return usage_error(fmt::format("--require {}: {}", entry.name, state.detail), "leave one of the two out");
     if (asked)
       return unavailable(fmt::format("--require {}: {}", entry.name, state.detail),
                          state.hint.empty() ? "'pctx-sandbox doctor' says what this host lacks for it" : state.hint);

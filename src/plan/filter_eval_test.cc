@@ -7,8 +7,6 @@
 namespace pctx {
 namespace {
 
-constexpr std::uint32_t kKill = SECCOMP_RET_KILL_PROCESS;
-
 seccomp_data call_with(std::uint64_t argument) {
   seccomp_data call{};
   call.nr = 7;

@@ -25,11 +25,7 @@
 namespace pctx {
 namespace {
 
-constexpr std::uint32_t kAllow = SECCOMP_RET_ALLOW;
-constexpr std::uint32_t kKill = SECCOMP_RET_KILL_PROCESS;
 constexpr std::uint32_t kAuditI386 = 0x40000003;
-
-std::uint32_t fails_with(int code) { return SECCOMP_RET_ERRNO | static_cast<std::uint32_t>(code); }
 
 seccomp_data call_of(Arch arch, std::uint32_t number, std::array<std::uint64_t, 6> args = {}) {
   seccomp_data call{};

@@ -17,7 +17,6 @@ bool kills(const Action& action) {
          action.kind == ActionKind::trap;
 }
 
-constexpr std::uint64_t kMapSharedAnonymous = 0x21, kMapHugeTlb = 0x4'0000;
 // The kernel may back a few bytes with a whole huge page, whatever its settings say: MADV_COLLAPSE asks for one.
 constexpr std::uint64_t kHugePage = 2_MiB;
 
@@ -29,12 +28,14 @@ std::uint64_t shared_allowance(const Plan& plan) { return plan.policy.limits.mem
 
 std::optional<std::uint64_t> shared_mapping(const Plan& plan, const seccomp_data& call) {
   if (plan.profile || accounted(plan) || syscall_name(kHostArch, call.nr) != "mmap") return std::nullopt;
-  if ((call.args[3] & kMapSharedAnonymous) != kMapSharedAnonymous || (call.args[3] & kMapHugeTlb) != 0)
+  if ((call.args[3] & kMapSharedAnonymous) != kMapSharedAnonymous || (call.args[3] & kMapHuge) != 0)
     return std::nullopt;
   const std::uint64_t length = std::max<std::uint64_t>(call.args[1], 1);  // or none could be had without end
   if (length > UINT64_MAX - kHugePage) return std::nullopt;
   return (length + kHugePage - 1) / kHugePage * kHugePage;
 }
+
+bool makes_filter(const Plan& plan, const seccomp_data& call) { return !plan.profile && sets_filter(kHostArch, call); }
 
 RefusalAnswer answer_refusal(const Plan& plan, const seccomp_data& call) {
   if (plan.profile) {
@@ -46,6 +47,8 @@ RefusalAnswer answer_refusal(const Plan& plan, const seccomp_data& call) {
   RefusalAnswer answer{refusal_errno(kHostArch, call), ""};
   if (entry == nullptr)
     answer.reason = "not on the list of calls that a guest may make; --seccomp FILE replaces that list";
+  else if (makes_filter(plan, call))
+    answer.reason = fmt::format("a run may set {} filters of its own: nobody counts their memory", kMostFilters);
   else if (shared_mapping(plan, call))
     answer.reason = fmt::format(
         "no cgroup counts shared anonymous memory here ({}): a run gets {} of it, each mapping counted in full and for "
@@ -62,19 +65,19 @@ RefusalAnswer answer_refusal(const Plan& plan, const seccomp_data& call) {
 std::string killed_calls(const Plan& plan) {
   constexpr std::size_t kShown = 8;
   if (!plan.layer(Layer::seccomp).on) return "";
-  const std::string foreign = "calls of another architecture or of 32 bits";
-  if (!plan.profile) return foreign;
-  if (kills(plan.profile->fallback)) return "calls that the profile does not allow, and " + foreign;
+  constexpr std::string_view kForeign = "calls of another architecture or of 32 bits";
+  if (!plan.profile) return std::string{kForeign};
+  if (kills(plan.profile->fallback)) return fmt::format("calls that the profile does not allow, and {}", kForeign);
   std::vector<std::string_view> names;
   for (const Rule& rule : plan.profile->rules) {
     const std::string_view name = syscall_name(plan.profile->arch, rule.number);
     if (kills(rule.action) && std::find(names.begin(), names.end(), name) == names.end()) names.push_back(name);
   }
-  if (names.empty()) return foreign;
+  if (names.empty()) return std::string{kForeign};
   const std::size_t more = names.size() - std::min(names.size(), kShown);
   names.resize(names.size() - more);
   return fmt::format("{}{} by the profile, and {}", fmt::join(names, ", "),
-                     more > 0 ? fmt::format(" and {} more", more) : "", foreign);
+                     more > 0 ? fmt::format(" and {} more", more) : "", kForeign);
 }
 
 }  // namespace pctx

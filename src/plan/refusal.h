@@ -28,6 +28,11 @@ std::uint64_t shared_allowance(const Plan& plan);
 // What the object behind such a mapping can hold at most; nullopt if the call makes none, or one of unknown size.
 std::optional<std::uint64_t> shared_mapping(const Plan& plan, const seccomp_data& call);
 
+// Filters of a guest's own: their memory is charged to nobody, up to 140 KB each, and counts against a limit of the
+// whole host's without which nobody gets a filter. A run may set so many; processes that inherit one need no other.
+inline constexpr unsigned kMostFilters = 64;
+bool makes_filter(const Plan& plan, const seccomp_data& call);
+
 // For which calls the filter sends SIGSYS instead of answering, in words; empty without a filter.
 std::string killed_calls(const Plan& plan);
 

@@ -257,6 +257,7 @@ Result<void> check_places(const Plan& plan, const CompileInputs& inputs) {
 
 Result<void> plan_root(Plan& plan, const HostFeatures& host, const CompileInputs& inputs) {
   const Policy& policy = plan.policy;
+  plan.root.reserve(128);  // what a usual box needs, and some: they are large to move
   RootBuilder root{plan};
   plan.attach_point = host.attach_point;
   plan.home = fmt::format("/home/{}", kUser);

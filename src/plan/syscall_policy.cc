@@ -51,12 +51,17 @@ constexpr std::uint64_t kFileTypeMask = 0xf000, kFifo = 0x1000, kRegular = 0x800
 constexpr std::uint64_t kSetUid = 04000, kSetGid = 02000;
 constexpr std::uint64_t kOpenCreate = 0100, kOpenTemporary = 020'000'000;  // O_CREAT, the flag within O_TMPFILE
 constexpr std::uint64_t kRlimitCore = 4;
-constexpr std::uint64_t kMapSharedAnonymous = 0x21, kMapHuge = 0x4'0000, kMemfdHuge = 4, kSegmentHuge = 04000;
+constexpr std::uint64_t kMemfdHuge = 4, kSegmentHuge = 04000;
 constexpr std::uint64_t kReadEvents = 0x31;  // IN_ACCESS, IN_CLOSE_NOWRITE, IN_OPEN
 constexpr std::uint64_t kNewListener = 8;
+constexpr std::uint64_t kSetModeFilter = 1, kPrSetSeccomp = 22, kModeFilter = 2;
+constexpr std::uint64_t kNoWait = 8, kDontNeed = 4;  // RWF_NOWAIT, POSIX_FADV_DONTNEED
 constexpr std::uint64_t kMadvMergeable = 12;
 constexpr std::uint64_t kMpolWithoutNodes = 5;  // of MPOL_PREFERRED and MPOL_LOCAL, the bits; MPOL_DEFAULT has none
-constexpr std::uint64_t kFSetPipeSize = 1031, kFNotify = 1026, kFOfdSetLock = 37, kFOfdSetLockWait = 38;
+// FS_IOC_SET_ENCRYPTION_POLICY, FS_IOC_ADD_ENCRYPTION_KEY, FS_IOC_REMOVE_ENCRYPTION_KEY, the same for all users
+constexpr std::array<std::uint64_t, 4> kEncryption{0x800c'6613, 0xc050'6617, 0xc040'6618, 0xc040'6619};
+constexpr std::uint64_t kFSetPipeSize = 1031, kFSetLease = 1024, kFNotify = 1026, kFOfdSetLock = 37,
+                        kFOfdSetLockWait = 38;
 constexpr std::uint64_t kCloseRangeUnshare = 2;
 constexpr std::uint64_t kCloneVm = 0x100, kCloneFiles = 0x400, kCloneVfork = 0x4000, kCloneThread = 0x1'0000;
 
@@ -101,8 +106,19 @@ class RuleWriter {
         return allow();
       case socket_kind:
         return write_socket();
+      case read_flags:
+        // Whether a page of a lent file is in memory tells whether somebody else has read it.
+        add(Action::fail(EOPNOTSUPP), {masked(5, kNoWait, kNoWait)});
+        return allow();
+      case file_advice:
+        // Drops what others have cached, and so lets them be watched, and waited for.
+        add(Action::fail(0), {is(3, kDontNeed)});
+        return allow();
+      case copied_pages:
+        // A byte in a pipe or a socket keeps the page that it lies in, or 2 MiB of them, after its file has ended.
+        return options_.memory_is_accounted ? allow() : add(Action::fail(EINVAL));
       case socketpair_kind:
-        for (const auto type : {kSockStream, kSockDgram, kSockSeqpacket}) allow({is(0, kAfUnix), is_type(1, type)});
+        write_unix_types();
         return add(refusal(EAFNOSUPPORT));
       case socket_option:
         // TCP_ULP makes the kernel load modules (tls, espintcp) on behalf of the guest; kTLS is only ever an
@@ -113,6 +129,8 @@ class RuleWriter {
         return allow();
       case ioctl_request:
         for (const auto request : {kTiocsti, kTioclinux, kTioccons, kTiocsetd}) refuse({is(1, request)});
+        // Keys of a file system that encrypts outlive the box, and count for whoever lent the folder.
+        for (const auto request : kEncryption) refuse({is(1, request)});
         return allow();
       case prctl_option:
         return write_prctl();
@@ -143,9 +161,10 @@ class RuleWriter {
         return write_mknod(1);
       case mknodat_mode:
         return write_mknod(2);
-      case seccomp_flags:
+      case own_filters:
         // A listener of the guest's own could let calls of its children wait for ever, out of our supervisor's sight.
         refuse({masked(1, kNewListener, kNewListener)});
+        add(refusal(EINVAL), {is(0, kSetModeFilter)});
         return allow();
       case madvise_advice:
         // KSM merges equal pages of different boxes, and the time of a write then tells what the other one holds.
@@ -174,6 +193,7 @@ class RuleWriter {
         for (const auto command : {kFOfdSetLock, kFOfdSetLockWait}) add(refusal(EINVAL), {is(1, command)});
         if (!options_.memory_is_accounted) refuse({is(1, kFSetPipeSize)});
         refuse({is(1, kFNotify)});
+        refuse({is(1, kFSetLease)});  // makes whoever else opens the file wait, on the host and in other boxes
         return allow();
       case watch_events:
         // A watch is on the file itself, which a lent one shares with the host and with other boxes.
@@ -202,7 +222,7 @@ class RuleWriter {
   // Protocols are named too: with type alone, SCTP, MPTCP, L2TP and ping sockets would come in, modules loaded on
   // demand.
   void write_socket() {
-    for (const auto type : {kSockStream, kSockDgram, kSockSeqpacket}) allow({is(0, kAfUnix), is_type(1, type)});
+    write_unix_types();
     for (const auto protocol : {std::uint64_t{0}, kProtoTcp}) {
       allow({is_inet(0), is_type(1, kSockStream), is(2, protocol)});
     }
@@ -213,6 +233,13 @@ class RuleWriter {
     add(refusal(EPROTONOSUPPORT), {is_inet(0)});
     add(refusal(EPROTONOSUPPORT), {is(0, kAfUnix)});
     add(refusal(EAFNOSUPPORT));
+  }
+
+  // Datagrams that wait are charged to their sender; once it is closed, nobody but a cgroup sees them.
+  void write_unix_types() {
+    for (const auto type : {kSockStream, kSockSeqpacket}) allow({is(0, kAfUnix), is_type(1, type)});
+    const std::vector<ArgTest> datagrams{is(0, kAfUnix), is_type(1, kSockDgram)};
+    options_.memory_is_accounted ? allow(datagrams) : add(refusal(ESOCKTNOSUPPORT), datagrams);
   }
 
   void accounted_without(unsigned flags_index, std::uint64_t flag) {
@@ -226,6 +253,7 @@ class RuleWriter {
   // from PR_FUTEX_HASH (6.16, takes kernel memory by the slot) on get the answer of an older kernel.
   void write_prctl() {
     for (const auto option : {kPrSetMm, kPrSchedCore, kPrSetMemoryMerge}) refuse({is(0, option)});
+    add(refusal(EINVAL), {is(0, kPrSetSeccomp), is(1, kModeFilter)});
     // Of a huge page that is given back but for a few bytes, /proc shows these bytes; the kernel keeps all of it.
     if (!options_.memory_is_accounted) refuse({is(0, kPrSetThpDisable)});
     allow({below(0, kPrFirstRefused)});
@@ -297,6 +325,15 @@ int refusal_errno(Arch arch, const seccomp_data& call) {
   if (syscall_name(arch, call.nr).empty()) return ENOSYS;
   const Action strictest = decide_alone(arch, call, {});
   return strictest.kind == ActionKind::fail ? strictest.data : EPERM;
+}
+
+bool sets_filter(Arch arch, const seccomp_data& call) {
+  const std::string_view name = syscall_name(arch, call.nr);
+  const auto is_value = [&](unsigned index, std::uint64_t value) {
+    return static_cast<std::uint32_t>(call.args[index]) == value;
+  };
+  if (name == "prctl") return is_value(0, kPrSetSeccomp) && is_value(1, kModeFilter);
+  return name == "seccomp" && is_value(0, kSetModeFilter) && (call.args[1] & kNewListener) == 0;
 }
 
 bool is_refused_as_unaccounted(Arch arch, const seccomp_data& call) {

@@ -16,6 +16,9 @@
 
 namespace pctx {
 
+// Of mmap()'s flags; written down since the headers differ in which they have.
+inline constexpr std::uint64_t kMapSharedAnonymous = 0x21, kMapHuge = 0x4'0000;
+
 enum class Condition : std::uint8_t {
   always,
   absent,              // answers ENOSYS
@@ -23,10 +26,13 @@ enum class Condition : std::uint8_t {
   close_range_flags,   // not CLOSE_RANGE_UNSHARE
   attribute_size,      // no large ones; the size is argument 3
   page_policy,         // the default policy, which is answered as done; no other
-  socket_kind,         // unix, TCP, UDP
-  socketpair_kind,     // unix
+  read_flags,          // not RWF_NOWAIT
+  file_advice,         // POSIX_FADV_DONTNEED is answered as done
+  copied_pages,        // answers EINVAL unless memory is accounted
+  socket_kind,         // unix, TCP, UDP; unix datagrams if memory is accounted
+  socketpair_kind,     // unix; datagrams if memory is accounted
   socket_option,       // not TCP_ULP, no program
-  ioctl_request,       // not the requests that reach out of a terminal
+  ioctl_request,       // not those that reach out of a terminal; no keys of file systems
   prctl_option,        // known and harmless options
   personality_value,   // plain Linux, with and without UNAME26 and SHORT_INODE
   open_mode,           // no set-id bits on a new file; flags are argument 1
@@ -37,12 +43,12 @@ enum class Condition : std::uint8_t {
   set_limit,           // all but that on core dumps
   mknod_mode,          // regular files, FIFOs, sockets; mode is argument 1
   mknodat_mode,        // the same; mode is argument 2
-  seccomp_flags,       // not NEW_LISTENER
+  own_filters,         // not NEW_LISTENER; filters as the supervisor grants them, see makes_filter()
   madvise_advice,      // not MADV_MERGEABLE
   mapping_flags,       // not huge pages; not shared anonymous memory, unless accounted; see shared_allowance()
   memfd_flags,         // only if memory is accounted, and not of huge pages
   segment_flags,       // the same
-  file_command,        // not F_NOTIFY; no lock of an open file; not F_SETPIPE_SZ, unless memory is accounted
+  file_command,        // no F_NOTIFY, lease, lock of an open file; F_SETPIPE_SZ if memory is accounted
   watch_events,        // none that somebody who only reads causes
   memory_accounted,    // only if memory is accounted
   semaphores_charged,  // only if the cgroup pays for them
@@ -80,6 +86,8 @@ FilterSpec default_filter(Arch arch, const FilterOptions& options);
 
 // The errno that a call refused by default_filter() gets; under Refusal::notify the supervisor answers with it.
 int refusal_errno(Arch arch, const seccomp_data& call);
+// A filter of the guest's own, without a listener.
+bool sets_filter(Arch arch, const seccomp_data& call);
 // A call that is refused for no other reason than that no cgroup charges the memory.
 bool is_refused_as_unaccounted(Arch arch, const seccomp_data& call);
 

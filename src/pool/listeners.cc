@@ -10,6 +10,7 @@ DenialListeners::~DenialListeners() {
   for (Heard& each : heard_) {
     loop_.cancel(each.timer);
     loop_.forget(each.fd);
+    loop_.forget(each.text_fd);
   }
 }
 
@@ -24,6 +25,8 @@ void DenialListeners::on_event(Place at, std::uint32_t events) {
   if ((events & EPOLLIN) != 0 && at->log.serve(Clock::now())) return await(at);
   loop_.cancel(at->timer);
   loop_.forget(at->fd);
+  loop_.forget(at->text_fd);
+  at->log.close();
   heard_.erase(at);
 }
 
@@ -33,6 +36,15 @@ void DenialListeners::await(Place at) {
   if (const int fd = at->log.poll_fd(now); fd != at->fd) {
     loop_.forget(std::exchange(at->fd, fd));
     if (fd >= 0) loop_.watch(fd, EPOLLIN, [this, at](std::uint32_t events) { on_event(at, events); });
+  }
+  if (const int fd = at->log.text_fd(); fd != at->text_fd || at->readers != at->log.readers()) {
+    at->readers = at->log.readers();
+    loop_.forget(std::exchange(at->text_fd, fd));
+    if (fd >= 0)
+      loop_.watch(fd, EPOLLIN, [this, at](std::uint32_t) {
+        at->log.hear(Clock::now());
+        await(at);
+      });
   }
   loop_.cancel(at->timer);
   const auto wakes = at->log.wakes(now);

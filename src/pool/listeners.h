@@ -24,7 +24,8 @@ class DenialListeners {
  private:
   struct Heard {
     DenialLog log;
-    int fd = -1;
+    int fd = -1, text_fd = -1;
+    unsigned readers = 0;
     sys::Loop::TimerId timer = 0;
   };
   using Place = std::list<Heard>::iterator;

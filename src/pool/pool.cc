@@ -11,8 +11,8 @@
 #include <csignal>
 
 #include <fmt/format.h>
-#include <nlohmann/json.hpp>
 
+#include "base/json.h"
 #include "launch/binder.h"
 #include "launch/lend.h"
 #include "pool/inspect.h"
@@ -21,8 +21,6 @@
 
 namespace pctx {
 namespace {
-
-using Json = nlohmann::json;
 
 constexpr std::uint64_t kForksOfOneZygote = 10'000;
 constexpr auto kAgeOfOneZygote = std::chrono::hours{1};
@@ -417,6 +415,7 @@ void Pool::add_worker() {
                                     },
                                     [this] { return zygote_.pid; },
                                     mover_,
+                                    inspector_,
                                     lookout_,
                                     folders_,
                                     scripts_ ? 1U : 0U};

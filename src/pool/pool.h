@@ -92,6 +92,7 @@ class Pool {
   Command command_;  // the Zygote's
   Maker maker_;
   FolderLender folders_{loop_};
+  Inspector inspector_{loop_};
   Zygote zygote_;
   DenialListeners denials_{loop_, plan_, [this](pid_t pid) { return book_of(pid); }};
   std::deque<BoxCgroup> cgroups_;  // of Zygotes; all but the last are of such as are dying

@@ -29,7 +29,7 @@ namespace {
 using Clock = std::chrono::steady_clock;
 
 // From the order to the first sign of life; nobody waits that long, but nothing may stay half made.
-constexpr auto kPatience = std::chrono::seconds{30};
+constexpr auto kReadyWithin = std::chrono::seconds{30};
 constexpr auto kRecordPatience = std::chrono::seconds{5};
 
 // From a wide range: libraries notice a fork by the pid, so no two Workers of a Zygote, and never the Zygote, share
@@ -58,6 +58,7 @@ Worker::~Worker() {
   loop_.cancel(ending_);
   stop_looking();
   around_.mover.forget(moving_);
+  around_.inspector.forget(inspecting_);
   around_.folders.forget(tag_);
   for (const Fd* fd : {&status_, &made_, &memory_event_, &socket_}) loop_.forget(fd->get());
   if (pidfd_) (void)abi::pidfd_send_signal(pidfd_.get(), SIGKILL);
@@ -79,7 +80,7 @@ void Worker::fail(Error error) {
 
 void Worker::expect_soon() {
   loop_.cancel(patience_);
-  patience_ = loop_.after(kPatience, [this] { fail(unavailable("a Worker was not ready in time", "try again")); });
+  patience_ = loop_.after(kReadyWithin, [this] { fail(unavailable("a Worker was not ready in time", "try again")); });
 }
 
 Result<void> Worker::cut(const Maker& maker) {
@@ -161,7 +162,7 @@ void Worker::spread_over_cpus() {
   (void)::sched_setaffinity(pid_, sizeof chosen, &chosen);
 }
 
-Result<void> Worker::inspect() {
+Result<std::vector<int>> Worker::identify() {
   pid_ = PCTX_TRY(find_worker(around_.maker, init_, around_.known()));
   pid_below_ = PCTX_TRY(pctx::pid_below(pid_));
   // One more for our init. Not by the Worker itself, whose Zygote may have other plans.
@@ -170,8 +171,7 @@ Result<void> Worker::inspect() {
     if (limit.resource == RLIMIT_NPROC && ::prlimit(pid_, RLIMIT_NPROC, &processes, nullptr) != 0)
       return os_error("cannot limit the processes of a Worker");
   spread_over_cpus();
-  const std::vector<int> given{their_null_.get(), their_out_.get(), their_err_.get(), their_socket_.get()};
-  return inspect_worker(pid_, init_, zygote_, given, plan_.workdir);
+  return std::vector<int>{their_null_.get(), their_out_.get(), their_err_.get(), their_socket_.get()};
 }
 
 void Worker::on_ready_byte() {
@@ -182,20 +182,30 @@ void Worker::on_ready_byte() {
   if (state_ != State::warming) return;
   if (got != 1 || byte != 'R') return fail(unavailable("a Worker ended while it was made ready", "try again"));
   const int directory = cgroup_.directory();
-  if (directory < 0) return admit({});
+  if (directory < 0) return inspect({});
   const auto pid = find_worker(around_.maker, init_, around_.known());
   if (!pid) return fail(pid.error());
   moving_ = around_.mover.move(directory, *pid, [this, pid = *pid](int error) {
     if (state_ != State::warming) return;
     if (error != 0) return fail(os_error("a Worker cannot enter its cgroup", error));
-    admit(pid);
+    inspect(pid);
   });
 }
 
-void Worker::admit(std::optional<pid_t> moved) {
-  if (auto trusted = inspect(); !trusted) return fail(std::move(trusted).error());
-  // What was moved must be what was looked at.
+void Worker::inspect(std::optional<pid_t> moved) {
+  auto given = identify();
+  if (!given) return fail(std::move(given).error());
+  // What was moved must be what is looked at.
   if (moved && *moved != pid_) return fail(unavailable("a Worker ended while it was made ready", "try again"));
+  inspecting_ = around_.inspector.inspect({pid_, init_, zygote_, *std::move(given), plan_.workdir},
+                                          [this](const Result<void>& trusted) {
+                                            if (state_ != State::warming) return;
+                                            if (!trusted) return fail(trusted.error());
+                                            admit();
+                                          });
+}
+
+void Worker::admit() {
   if (needs_room_to_fork())
     if (auto limited = cgroup_.limit_processes(plan_.policy.limits.pids + 1); !limited)
       return fail(std::move(limited).error());
@@ -416,8 +426,9 @@ bool Worker::is_empty() const {
   return meter_ && meter_.processes() <= around_.left_behind;
 }
 
-// init has taken over nobody's account: all is in that of the Worker's own process.
-bool Worker::was_all() const { return is_empty() && waited_for(init_).count() == 0; }
+// init has taken over nobody's account: all is in that of the Worker's own process. Asked last whether it stands: an
+// init that has ended meanwhile looks as if it never had.
+bool Worker::was_all() const { return is_empty() && waited_for(init_).count() == 0 && box_stands(); }
 
 // What is left of it may go on writing, to files or to others, until its box is dead, and its time is known then.
 bool Worker::all_known() const {

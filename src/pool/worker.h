@@ -17,6 +17,7 @@
 #include "launch/maker.h"
 #include "pool/folder.h"
 #include "pool/inspect.h"
+#include "pool/inspector.h"
 #include "pool/mover.h"
 #include "sys/loop.h"
 
@@ -50,6 +51,7 @@ class Worker {
     std::function<std::set<pid_t>()> known;
     std::function<pid_t()> zygote;
     Mover& mover;
+    Inspector& inspector;
     Lookout& lookout;
     FolderLender& folders;
     std::uint64_t left_behind;  // processes of ours that a Worker leaves in its box when it ends
@@ -102,14 +104,15 @@ class Worker {
   void check_limits();
   void watch_kernel_memory();
   void stop_looking();
-  Result<void> inspect();
+  Result<std::vector<int>> identify();  // what it may have
   void spread_over_cpus();
   void on_network(const StatusFrame& frame, FrameFds& fds);
   void end();
   bool is_empty() const;
   bool was_all() const;
-  void watch_folder();                     // what changes there from here on is the call's doing
-  void admit(std::optional<pid_t> moved);  // to those that wait for a call
+  void watch_folder();  // what changes there from here on is the call's doing
+  void inspect(std::optional<pid_t> moved);
+  void admit();  // to those that wait for a call
 
   sys::Loop& loop_;
   const Plan& plan_;
@@ -133,7 +136,7 @@ class Worker {
   bool attempts_seen_ = true;
   std::optional<NetworkRecord> record_;
   std::shared_ptr<bool> alive_ = std::make_shared<bool>(true);  // for answers that may come after us
-  Mover::Ticket moving_ = 0;
+  Errands::Ticket moving_ = 0, inspecting_ = 0;
   sys::Loop::TimerId deadline_ = 0, watch_ = 0, look_ = 0, patience_ = 0, ending_ = 0;
   Verdict verdict_;
   Millis timeout_{0};

@@ -4,10 +4,12 @@
 code without a box. `attacker("name")` is the path of a compiled program of tests/payloads.
 """
 
+import contextlib
 import dataclasses
 import json
 import os
 import shutil
+import signal
 import socket
 import struct
 import subprocess
@@ -87,6 +89,14 @@ def outside():
 
 
 @pytest.fixture(scope="session")
+def allow_all(tmp_path_factory):
+    """A profile for `--seccomp` that allows every call: the control of what the filter refuses."""
+    profile = tmp_path_factory.mktemp("profile") / "all.json"
+    profile.write_text(json.dumps({"defaultAction": "SCMP_ACT_ALLOW", "syscalls": []}))
+    return profile
+
+
+@pytest.fixture(scope="session")
 def powers(outside):
     """Prefix that gives a command all rights over namespaces of its own: how the controls of refused calls work as any
     user."""
@@ -134,6 +144,27 @@ def attack(inside, attacker):
         return inside([f"/attack/{name}", *arguments], "--ro", f"{program}:/attack/{name}", *options, **settings)
 
     return run
+
+
+def named(name):
+    """Processes with this name. Not by their command lines: to read one, the kernel may make us wait for a guest."""
+    found = []
+    for entry in filter(str.isdigit, os.listdir("/proc")):
+        with contextlib.suppress(OSError):
+            if Path("/proc", entry, "comm").read_text().strip() == name:
+                found.append(int(entry))
+    return found
+
+
+@pytest.fixture
+def mapping_holder(attacker, attackers):
+    """An attacker whose memory nobody can read while it runs. What is left of it is killed at the end: it has a name of
+    its own, or that would be another suite's."""
+    program = shutil.copy(attacker("holds_mappings"), attackers / f"maps-{os.getpid()}")
+    yield program
+    for pid in named(program.name):
+        with contextlib.suppress(ProcessLookupError, PermissionError):
+            os.kill(pid, signal.SIGKILL)
 
 
 @pytest.fixture(scope="session")

@@ -1,5 +1,6 @@
 """A guest can exhaust nothing but its own limits."""
 
+import json
 import os
 import subprocess
 
@@ -138,16 +139,62 @@ except OSError as error: print(error)
 def test_guest_with_the_callers_uid_cannot_park_the_callers_descriptors(sandbox_bin, pctx, outside, tmp_path):
     tmp_path.chmod(0o755)
     box = [sandbox_bin, "run", "-q", "--mnt", str(tmp_path)]  # written as the caller
+    profile = tmp_path / "profile.json"  # behind which limits cannot be lowered any more
+    rule = {"names": ["prlimit64"], "action": "SCMP_ACT_ERRNO"}
+    profile.write_text(json.dumps({"defaultAction": "SCMP_ACT_ALLOW", "syscalls": [rule]}))
+    shown = pctx(*box[1:], "--seccomp", profile, "--", "grep", "open files", "/proc/self/limits").stdout
+    assert shown.split()[3:5] == ["512", "512"]
     for prefix, sent in (([*box, "--"], "1\n"), (["sh", "-c", 'ulimit -n 4096; exec "$@"', "sh"], None)):
         line = [*prefix, "python3", "-c", PARK]
         with subprocess.Popen(line, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as parked:
             assert int(parked.stdout.readline()) > 1
             said = outside(SEND).stdout
             assert said == sent if sent else "Too many references" in said, (prefix[0], said)
+            if sent:  # nor keep others with this uid from starting, whose filter's listener is sent by them
+                started = pctx(*box[1:], "--", "sh", "-c", "ulimit -Sn; ulimit -Hn")
+                assert started.stdout == "512\n512\n", started.stderr
+                refused = pctx(*box[1:], "--seccomp", profile, "--", "true")
+                assert refused.returncode == 125 and "descriptors on their way" in refused.stderr
     done = pctx(*box[1:], "--files", "2000", "--", "echo", "ran")
     assert done.returncode == 125 and "could starve the caller" in done.stderr and done.stdout == ""
     assert pctx("run", "-q", "--mnt", tmp_path, "--files", "2000", "--allow-degraded", "subordinate-ids", "--",
                 "sh", "-c", "ulimit -n").stdout == "2000\n"  # fmt: skip
+
+
+# Whoever waits at a full socket was counted before it began to: fifty at once pass their limit together.
+PARK_MORE = """
+import socket, sys, threading, time
+ways = []
+for i in range(50):
+    to, by = (socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) for _ in range(2))
+    to.bind(f"\\0pctx-test-{i}"); by.connect(f"\\0pctx-test-{i}")
+    to.setblocking(False)
+    try:
+        while True: by.send(b"x", socket.MSG_DONTWAIT)
+    except BlockingIOError: pass
+    threading.Thread(target=socket.send_fds, args=(by, [b"x"], [0] * 253), daemon=True).start()
+    ways.append((to, by))
+time.sleep(1)
+for to, _ in ways: to.recv(1)
+print("parked", flush=True)
+sys.stdin.read()
+"""
+
+
+@pytest.mark.rootless_only
+def test_guest_with_the_callers_uid_keeps_no_other_box_from_starting(sandbox_bin, outside, allow_all, tmp_path):
+    """It can keep programs outside from passing descriptors: SECURITY.md says so. The profile is for the datagrams that
+    it has only where cgroups count them."""
+    tmp_path.chmod(0o755)
+    box = [sandbox_bin, "run", "-q", "--mnt", str(tmp_path)]
+    line = [*box, "--seccomp", allow_all, "--", "python3", "-c", PARK_MORE]
+    with subprocess.Popen(line, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as parked:
+        assert parked.stdout.readline() == "parked\n"
+        assert "Too many references" in outside(SEND).stdout
+        for soft in ("1024", "20000"):
+            started = ["sh", "-c", f'ulimit -Sn {soft}; exec "$@"', "sh", *box, "--", "echo", "started"]
+            done = subprocess.run(started, capture_output=True, text=True, timeout=60)
+            assert done.stdout == "started\n", done.stderr
 
 
 def test_cpu_time_ends_a_guest(inside):
@@ -201,11 +248,12 @@ SHARE = (
 
 def test_guest_gets_no_more_processors_than_it_may(inside, outside, layers):
     if layers["cgroups"]["on"]:
-        if float(outside(SHARE).stdout) < 0.6:
-            pytest.skip("needs a processor that is not busy: outside of a box the same code got less than 0.6 of one")
-        ended = inside(SHARE, "--cpus", "0.1", "--timeout", "30s")
-        assert ended.receipt["limits"]["cpus"] == {"value": "0.1", "by": layers["cgroups"]["detail"]}
-        assert float(ended.stdout) < 0.3, "three times what it may have"
+        # Other suites want the processors, too: the more often it is asked, the more likely they wait for something.
+        if not any(float(outside(SHARE).stdout) > 0.25 for _ in range(5)):
+            pytest.skip("needs a processor that is not busy: outside of a box the same code got a quarter of one")
+        ended = inside(SHARE, "--cpus", "0.05", "--timeout", "60s")
+        assert ended.receipt["limits"]["cpus"] == {"value": "0.05", "by": layers["cgroups"]["detail"]}
+        assert float(ended.stdout) < 0.15, "three times what it may have"
         return
     # The next best: pinned, and unable to leave.
     count = "import os; print(len(os.sched_getaffinity(0)))"
@@ -238,7 +286,7 @@ def test_inotify_instances_are_bounded_inside(inside):
         "print(count, ctypes.get_errno())\n"
     )
     count, errno = inside(code).stdout.split()
-    assert int(count) <= 64 and errno == "24"
+    assert int(count) <= 8 and errno == "24"
     assert int(count) > 0
 
 

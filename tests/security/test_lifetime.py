@@ -3,6 +3,7 @@ guest does keeps any part of it alive."""
 
 import contextlib
 import fcntl
+import json
 import os
 import select
 import signal
@@ -11,6 +12,7 @@ import time
 from pathlib import Path
 
 import pytest
+from conftest import PYTHON, named
 from waiting import in_time, wait_until
 
 
@@ -244,6 +246,51 @@ def test_refused_calls_do_not_hold_up_the_time_limit(attack, marker):
     ended = attack("refusals", options=["--timeout", "4s", "--pids", "32"])
     assert (ended.kind, ended.limit) == ("timed_out", "timeout")
     assert ended.denied("mount")[0]["count"] > 10
+
+
+READ = """
+import ctypes, os, subprocess, sys
+attacker = subprocess.Popen(sys.argv[1:], stdout=subprocess.PIPE, text=True)
+assert attacker.stdout.readline() == "asked\\n"
+if sys.argv[2] != "1": assert attacker.stdout.readline() == "asking\\n"
+libc = ctypes.CDLL(None)
+class IoVec(ctypes.Structure): _fields_ = [("base", ctypes.c_void_p), ("size", ctypes.c_size_t)]
+here = IoVec(ctypes.cast(ctypes.create_string_buffer(8), ctypes.c_void_p), 8)
+there = IoVec(0x400000, 8)  # the program's own text
+for _ in range(1000): assert libc.process_vm_readv(attacker.pid, ctypes.byref(here), 1, ctypes.byref(there), 1, 0) == 8
+print("read", flush=True)
+attacker.kill()
+"""
+
+
+def test_a_guest_whose_memory_cannot_be_read_keeps_no_deadline_waiting(start, mapping_holder):
+    """Paths of refused calls are read for the report. It ended when the guest did, which never does."""
+    outside = subprocess.Popen([PYTHON, "-c", READ, mapping_holder, "600", "6"], start_new_session=True)
+    with contextlib.suppress(subprocess.TimeoutExpired):
+        outside.wait(10)
+    held = outside.poll() is None
+    os.killpg(outside.pid, signal.SIGKILL)
+    outside.wait()
+    assert held  # the control: whoever reads is held, and what is at peace is read at once
+    quiet = subprocess.run([PYTHON, "-c", READ, mapping_holder, "1", "0"], capture_output=True, timeout=60)
+    assert quiet.stdout == b"read\n", quiet.stderr
+    box = start(
+        "run", "--json", "--memory", "1G", "--timeout", "6s", "--ro", f"{mapping_holder}:/a", "--", "/a", "600", "6"
+    )
+    readers = set()
+
+    def over():
+        with contextlib.suppress(OSError):
+            children = Path(f"/proc/{box.pid}/task/{box.pid}/children").read_text()
+            readers.update(set(named("pctx-reader")) & set(map(int, children.split())))
+        return box.poll() is not None
+
+    assert in_time(over, seconds=60)
+    report = json.loads(box.stdout.read())
+    assert (report["outcome"]["kind"], report["stdout"]) == ("timed_out", "asked\nasking\n")
+    denials = {denial["detail"]: denial["count"] for denial in report["receipt"]["denials"]}
+    assert denials["/asked"] >= 1 and set(denials) <= {"/asked", ""}, "what could be read is told, the rest without"
+    assert readers and in_time(lambda: readers.isdisjoint(named("pctx-reader")))
 
 
 def test_stopped_guest_gives_way_to_the_next(inside):

@@ -2,11 +2,13 @@
 OCI profile that allows everything: there the answer comes from the kernel and no denial is recorded."""
 
 import json
+import os
 import platform
 import re
 from pathlib import Path
 
 import pytest
+from conftest import PYTHON
 
 EPERM, ENOSYS = 1, 38
 SOURCE = (Path(__file__).resolve().parent.parent / "payloads/syscalls.c").read_text()
@@ -28,13 +30,6 @@ def answers(ended):
 @pytest.fixture(scope="module")
 def refused(attack):
     return attack("syscalls")
-
-
-@pytest.fixture(scope="module")
-def allow_all(tmp_path_factory):
-    profile = tmp_path_factory.mktemp("profile") / "all.json"
-    profile.write_text(json.dumps({"defaultAction": "SCMP_ACT_ALLOW", "syscalls": []}))
-    return profile
 
 
 @pytest.fixture(scope="module")
@@ -215,6 +210,8 @@ ARGUMENTS = """
 import ctypes, os
 libc = ctypes.CDLL(None, use_errno=True)
 IN_OPEN, IN_MODIFY, IN_ALL, MAP_HUGETLB, MEMORY_MERGE, F_NOTIFY, F_GETFL = 0x20, 2, 0xfff, 0x40000, 67, 1026, 3
+F_SETLEASE, F_WRLCK, ADD_KEY = 1024, 1, 0xc0506617
+own = os.open("/tmp/own", os.O_CREAT | os.O_RDONLY)
 usr = os.open("/usr", os.O_RDONLY)
 watches = libc.inotify_init()
 libc.mmap.argtypes = [ctypes.c_void_p, ctypes.c_size_t] + [ctypes.c_int] * 3 + [ctypes.c_long]
@@ -224,6 +221,8 @@ for name, call in {
     "watch all": lambda: libc.inotify_add_watch(watches, b"/usr/bin", IN_ALL),
     "watch changes": lambda: libc.inotify_add_watch(watches, b"/usr/bin", IN_MODIFY),
     "signals when others read": lambda: libc.fcntl(usr, F_NOTIFY, 1),
+    "make others wait": lambda: libc.fcntl(own, F_SETLEASE, F_WRLCK),
+    "leave keys": lambda: libc.ioctl(usr, ctypes.c_ulong(ADD_KEY), bytes(80)),
     "flags": lambda: libc.fcntl(usr, F_GETFL),
     "huge pages": lambda: libc.mmap(None, 2 << 20, 3, 0x22 | MAP_HUGETLB, -1, 0),
     "pages": lambda: libc.mmap(None, 2 << 20, 3, 0x22, -1, 0),
@@ -261,3 +260,41 @@ print(b"factor" in os.read(watches, 65536))
 
 def test_a_watch_shows_what_others_run(outside):
     assert outside(WATCH).stdout == "True\n"
+
+
+# Whether the first page of a file is in memory: "cached", or EAGAIN if it is not, or why that cannot be told.
+CACHED = """
+import errno, os, sys
+file = os.open(sys.argv[1], os.O_RDONLY)
+for word in sys.argv[2:]:
+    if word == "read": os.pread(file, 1, 0)
+    if word == "drop": os.posix_fadvise(file, 0, 0, os.POSIX_FADV_DONTNEED)
+try: print("cached" if os.preadv(file, [bytearray(1)], 0, os.RWF_NOWAIT) else "empty")
+except OSError as error: print(errno.errorcode[error.errno])
+"""
+
+
+def test_a_guest_cannot_tell_who_else_has_read_a_lent_file(inside, outside, allow_all, tmp_path):
+    """By dropping it from memory and asking later whether it is back."""
+    tmp_path.chmod(0o755)
+    lent = tmp_path / "lent"
+    with lent.open("wb") as file:
+        file.write(bytes(4096))
+        os.fsync(file.fileno())
+
+    def look(*words):
+        return outside([PYTHON, "-c", CACHED, lent, *words]).stdout.strip()
+
+    def look_inside(*words, options=()):
+        command = ["python3", "-c", CACHED, "/lent", *words]
+        return inside(command, "--ro", f"{lent}:/lent", *options).stdout.strip()
+
+    look("read", "drop")  # what was just written, the kernel drops sooner or later
+    if (seen := (look("read"), look("drop"))) != ("cached", "EAGAIN"):
+        pytest.skip(f"needs a file system that tells what is cached of a file, and drops it: here it says {seen}")
+    assert look("read") == "cached"
+    assert look_inside("read", options=("--seccomp", allow_all)) == "cached"
+    assert look_inside("drop", options=("--seccomp", allow_all)) == "EAGAIN"
+    assert look("read") == "cached"
+    assert look_inside("drop") == look_inside("read") == "ENOTSUP"
+    assert look() == "cached", "the guest has dropped it"

@@ -245,7 +245,9 @@ def test_many_first_calls_start_one_broker(own):
 
 def test_a_stale_socket_is_replaced(own):
     assert add(1, 1) == 2
+    everything = own.everything()
     own.kill()
+    assert in_time(lambda: not any(map(alive, everything)))  # a call that it finds running is no new one
     assert os.path.exists(own.socket)
     assert add(1, 2) == 3
 

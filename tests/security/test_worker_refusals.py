@@ -4,7 +4,12 @@ the Zygote that it has its filter from."""
 import concurrent.futures
 import contextlib
 import os
+import shutil
+import signal
+import time
 
+import pctx_sandbox
+from conftest import named
 from pctx_sandbox import sandbox
 from waiting import in_time, wait_until
 
@@ -155,3 +160,24 @@ def test_a_flood_of_refusals_delays_nobody_else(own, tmp_path):
     (refused,) = flood.result().receipt["denials"]
     assert (refused["syscall"], refused["count"]) == ("unshare", in_all), "every call was answered"
     assert while_mine < mine * 100, f"{while_mine} answers of others for {mine}"
+
+
+def test_a_worker_whose_memory_cannot_be_read_delays_nobody_else(own, tmp_path, mapping_holder):
+    """The paths of its refused calls are read for its report. No clock: it runs for as long as the others need."""
+    shutil.copy(mapping_holder, tmp_path)
+    tmp_path.chmod(0o755)
+    name = mapping_holder.name
+    code = f"import os; os.execv('/mnt/{name}', ['{name}', '600', '6'])"
+    limits = {"memory_mb": 1024}
+    with concurrent.futures.ThreadPoolExecutor() as threads:
+        attack = threads.submit(pctx_sandbox.run, code, mnt_dir=tmp_path, timeout=600, limits=limits)
+        try:
+            wait_until(lambda: named(name))
+            time.sleep(3)  # it asks by now, or soon
+            others = threads.submit(lambda: [sandbox(at_once)(PROBE) for _ in range(20)])
+            done, _ = concurrent.futures.wait([others], 60)
+            assert not attack.done()
+        finally:
+            for pid in named(name):
+                os.kill(pid, signal.SIGKILL)
+        assert done and others.result() == [ANSWERS] * 20
