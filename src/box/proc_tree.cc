@@ -105,12 +105,14 @@ std::optional<Share> proportional(int proc, const std::string& path) {
                std::min(anonymous, kilobytes(*rollup, "Private_Dirty"))};
 }
 
-std::size_t waiting_threads(int proc, const std::string& pid) {
-  const std::vector<std::string> all = numbered(proc, pid + "/task");
-  return static_cast<std::size_t>(std::count_if(all.begin(), all.end(), [&](const std::string& thread) {
+Threads threads_of(int proc, const std::string& pid) {
+  Threads threads;
+  for (const std::string& thread : numbered(proc, pid + "/task")) {
     const auto where = sys::try_read_file(fmt::format("{}/task/{}/wchan", pid, thread), 4096, proc);
-    return where && (*where == "kernel_clone" || *where == "wait_for_vfork_done");
-  }));
+    if (where && (*where == "kernel_clone" || *where == "wait_for_vfork_done")) ++threads.waiting;
+    if (where && *where == "0") ++threads.running;
+  }
+  return threads;
 }
 
 // The name, field 2, may hold anything but ends with the last parenthesis.
@@ -130,7 +132,7 @@ CpuTicks cpu_ticks(int proc, const std::string& pid) {
   return ticks;
 }
 
-Millis duration(std::uint64_t ticks) {
+Millis ticks_to_time(std::uint64_t ticks) {
   return Millis{static_cast<Millis::rep>(ticks * 1000 / static_cast<std::uint64_t>(::sysconf(_SC_CLK_TCK)))};
 }
 

@@ -42,7 +42,11 @@ std::optional<Share> proportional(int proc, const std::string& path);  // nullop
 
 // Threads that sleep until a child has become another program: the kernel names the function that they sleep in. That a
 // thread sleeps without being woken by signals says nothing, which any wait for a lock or a disk does.
-std::size_t waiting_threads(int proc, const std::string& pid);
+struct Threads {
+  std::size_t waiting = 0;
+  std::size_t running = 0;  // or about to: the child may have come first
+};
+Threads threads_of(int proc, const std::string& pid);
 
 // Lists the processes of a box until nobody new is there: memory may pass from one to another that came after a list
 // was made, and leave none where it was.
@@ -71,7 +75,7 @@ struct CpuTicks {
   std::uint64_t children = 0;  // 16 and 17: of those it waited for
 };
 CpuTicks cpu_ticks(int proc, const std::string& pid);
-Millis duration(std::uint64_t ticks);
+Millis ticks_to_time(std::uint64_t ticks);
 
 // The number behind "Name:" in a table of /proc, where it begins a line: a process may be called "RssAnon:", and its
 // name comes first.

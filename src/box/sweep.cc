@@ -84,6 +84,12 @@ void Sweep::settle_what_is_wanted() {
   wanted_.exact |= sum > wanted_.highest && sum > largest + kClose;
 }
 
+std::optional<Resident> Sweep::share_now(const Seen& seen) const {
+  const auto share = proportional(proc_, seen.holder.path);
+  if (!share) return std::nullopt;
+  return seen.newcomer ? Resident{.own = share->alone} : share->resident;
+}
+
 bool Sweep::step() {
   if (left_.empty() && !call()) return false;
   if (std::exchange(first_, false)) settle_what_is_wanted();
@@ -91,9 +97,9 @@ bool Sweep::step() {
   left_.pop_back();
   Seen& seen = seen_[pid];
   if (wanted_.exact) {
-    const auto share = proportional(proc_, seen.holder.path);
+    const auto share = share_now(seen);
     if (!share) roll_.missed();
-    if (share) seen.share = seen.newcomer ? Resident{.own = share->alone} : share->resident;
+    if (share) seen.share = *share;
   }
   if (wanted_.mappings) {
     count_mappings(seen);
@@ -169,26 +175,45 @@ std::uint64_t Sweep::parked() const {
   return sum;
 }
 
-Resident Sweep::exact() const {
-  Resident sum;
-  for (const auto& [pid, seen] : seen_) {
-    if (!roll_.is_here(pid)) continue;
-    sum.own += seen.share.own;
-    sum.shared += seen.share.shared;
-  }
+Resident Sweep::exact() {
+  std::map<std::string, Resident> counted;
+  for (const auto& [pid, seen] : seen_)
+    if (roll_.is_here(pid)) counted[pid] = seen.share;
+  const auto close = [&](const std::string& one, const std::string& other) {
+    const std::uint64_t a = counted[one].own, b = counted[other].own;
+    return a <= b + kClose && b <= a + kClose;
+  };
+  std::set<std::string> read_again;
+  const auto read = [&](const std::string& pid, const Seen& seen) {
+    if (read_again.insert(pid).second) counted[pid] = share_now(seen).value_or(Resident{});
+  };
   // Between vfork and exec. The one who waits has one such child for each thread that does; more do not pass for it.
   for (const auto& [pid, parent] : seen_) {
-    std::optional<std::size_t> waiting;
+    if (!roll_.is_here(pid)) continue;
+    std::optional<Threads> threads;
     for (const auto& [other, child] : seen_) {
-      if (child.holder.parent != pid || !roll_.is_here(other) || child.share.own > parent.share.own + kClose ||
-          parent.share.own > child.share.own + kClose)
+      if (child.holder.parent != pid || !roll_.is_here(other) || !close(pid, other)) continue;
+      if (!threads) threads = threads_of(proc_, pid);
+      if (threads->waiting > 0) {
+        --threads->waiting;
+        counted[other] = {};
         continue;
-      if (!waiting) waiting = waiting_threads(proc_, pid);
-      if (*waiting == 0) break;
-      --*waiting;
-      sum.own -= std::min(sum.own, child.share.own);
-      sum.shared -= std::min(sum.shared, child.share.shared);
+      }
+      // The exec may have come since the two were read, one after the other. The child first: what it gives up by its
+      // end is its parent's alone then.
+      read(other, child);
+      read(pid, parent);
+      // Or the parent has not come to wait yet, for want of a processor. It has by the next look, or never will.
+      if (threads->running == 0 || !close(pid, other) || wanted_.doubted.contains({pid, other})) continue;
+      --threads->running;
+      doubted_.emplace(pid, other);
+      counted[other] = {};
     }
+  }
+  Resident sum;
+  for (const auto& [pid, share] : counted) {
+    sum.own += share.own;
+    sum.shared += share.shared;
   }
   return sum;
 }

@@ -5,8 +5,11 @@
 #include <cstddef>
 #include <cstdint>
 #include <map>
+#include <optional>
+#include <set>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 #include "box/proc_tree.h"
@@ -15,11 +18,14 @@ namespace pctx {
 
 class Sweep {
  public:
+  using Pairs = std::set<std::pair<std::string, std::string>>;  // parent and child
+
   struct Wanted {
     bool mappings = false;
     bool exact = false;            // else only where processes may share memory, and their sum is above `highest`
     std::uint64_t highest = 0;     // an exact figure from before
     std::size_t longest_line = 0;  // of a list of mappings that was seen in this box before
+    Pairs doubted = {};            // what the exact look before this one left out
   };
 
   Sweep(int proc, const Wanted& wanted) : proc_(proc), wanted_(wanted), roll_(proc, kRounds) {}
@@ -30,7 +36,9 @@ class Sweep {
   // Pages that several share are split between them; memory that is shared as a whole, by a process and the child whose
   // exec it waits for, counts once. Of who came while we looked, what nobody else has: the others were read when there
   // were fewer to share.
-  Resident exact() const;
+  Resident exact();
+  // Children that were left out though their parent did not wait, but ran: it may have been about to.
+  const Pairs& doubted() const { return doubted_; }
   std::uint64_t kept() const;    // mappings, and buffers of open files of /proc
   std::uint64_t parked() const;  // shared anonymous objects that are mapped, whether their pages are or not
   bool counted_exactly() const { return wanted_.exact; }
@@ -51,6 +59,7 @@ class Sweep {
 
   bool call();
   void settle_what_is_wanted();
+  std::optional<Resident> share_now(const Seen& seen) const;  // nullopt: it is gone
   void count_mappings(Seen& seen);
   void note_line(std::string_view line);
   std::uint64_t ancestors(const std::string& pid) const;
@@ -62,6 +71,7 @@ class Sweep {
   std::vector<std::string> left_;
   std::map<std::string, Seen> seen_;
   std::map<std::string, std::uint64_t> objects_;
+  Pairs doubted_;
   std::size_t read_ = 0;
 };
 

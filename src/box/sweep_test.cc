@@ -47,8 +47,9 @@ class SweepOf : public testing::Test {
     return sweep;
   }
 
- private:
   std::filesystem::path root_;
+
+ private:
   Fd proc_;
 };
 
@@ -57,6 +58,44 @@ TEST_F(SweepOf, processes_splits_what_they_share) {
   EXPECT_EQ(swept({.exact = true}).exact().own, 40'100_KiB);
   EXPECT_TRUE(swept({.highest = 150_MiB}).counted_exactly());
   EXPECT_FALSE(swept({.highest = 160_MiB}).counted_exactly());
+}
+
+TEST_F(SweepOf, a_child_before_its_exec_counts_once_whenever_that_comes) {
+  add("7", "1", 40'000);
+  add("8", "7", 40'000);
+  EXPECT_EQ(swept({.exact = true}).exact().own, 80'100_KiB) << "nobody waits: a fork with pages of its own";
+  std::filesystem::create_directories(root_ / "7/task/7");
+  write("7/task/7/wchan", "wait_for_vfork_done");
+  Sweep sweep = swept({.exact = true});
+  EXPECT_EQ(sweep.exact().own, 40'100_KiB);
+  write("7/task/7/wchan", "0");
+  add("8", "7", 300);
+  EXPECT_EQ(sweep.exact().own, 40'400_KiB) << "after the two were read";
+  std::filesystem::remove_all(root_ / "8");
+  EXPECT_EQ(sweep.exact().own, 40'100_KiB) << "and ended";
+}
+
+TEST_F(SweepOf, a_parent_that_runs_is_given_one_look_to_come_to_wait) {
+  add("7", "1", 40'000);
+  for (const char* pid : {"8", "9"}) add(pid, "7", 40'000);
+  std::filesystem::create_directories(root_ / "7/task/7");
+  write("7/task/7/wchan", "0");
+  Sweep first = swept({.exact = true});
+  EXPECT_EQ(first.exact().own, 80'100_KiB) << "one thread, one child";
+  EXPECT_EQ(first.doubted(), (Sweep::Pairs{{"7", "8"}}));
+  EXPECT_EQ(swept({.exact = true, .doubted = {{"7", "8"}, {"7", "9"}}}).exact().own, 120'100_KiB);
+  write("7/task/7/wchan", "do_wait");
+  EXPECT_EQ(swept({.exact = true}).exact().own, 120'100_KiB) << "it waits for something else";
+}
+
+TEST_F(SweepOf, a_child_that_ends_leaves_its_pages_to_its_parent) {
+  add("7", "1", 40'000, 2);
+  add("8", "7", 40'000, 2);
+  Sweep sweep = swept({.exact = true});
+  EXPECT_EQ(sweep.exact().own, 40'100_KiB);
+  std::filesystem::remove_all(root_ / "8");
+  add("7", "1", 40'000);
+  EXPECT_EQ(sweep.exact().own, 40'100_KiB);
 }
 
 TEST_F(SweepOf, one_process_needs_no_exact_figure) {

@@ -27,7 +27,7 @@ std::uint64_t resident_memory(pid_t pid) {
 
 Millis waited_for(pid_t pid) {
   const Fd proc{::open("/proc", O_PATH | O_DIRECTORY | O_CLOEXEC)};
-  return duration(cpu_ticks(proc.get(), std::to_string(pid)).children);
+  return ticks_to_time(cpu_ticks(proc.get(), std::to_string(pid)).children);
 }
 
 std::uint64_t TreeMeter::stored() const {
@@ -97,7 +97,7 @@ TreeUsage TreeMeter::measure(std::uint64_t memory_limit) {
     if (!living.contains(who)) dead_ticks_ += ticks;
   living_ticks_ = std::move(living);
   // A child that nobody waits for (SIGCHLD ignored) is in nobody's sum: then what we saw of it counts.
-  usage.cpu = duration(std::max(own + dead_ticks_, with_children));
+  usage.cpu = ticks_to_time(std::max(own + dead_ticks_, with_children));
 
   if (!highest_) highest_.emplace();
   largest_ = largest.own;
