@@ -195,6 +195,9 @@ if ! can_be_root; then
 fi
 if [[ ${#missing[@]} -gt 0 ]]; then
   say "installing ${#missing[@]} of ${#list[@]} packages: ${missing[*]}"
+  case $os_id in rhel | centos | rocky | almalinux)
+    say "some of these are only in CRB and EPEL: if dnf does not find one, enable both (docs/guides/hosts.md) and start again" ;;
+  esac
   install_packages "${missing[@]}"
 fi
 if [[ $needs_profile == yes ]]; then install_profile; fi

@@ -9,6 +9,16 @@
 
 namespace pctx {
 
+namespace {
+
+std::string signal_name(int signal) {
+  if (signal >= SIGRTMIN) return fmt::format("SIGRTMIN+{}", signal - SIGRTMIN);
+  const char* const text = ::sigabbrev_np(signal);
+  return fmt::format("SIG{}", text != nullptr ? text : "?");
+}
+
+}  // namespace
+
 int Outcome::exit_status() const {
   switch (kind) {
     case OutcomeKind::exited:
@@ -78,7 +88,6 @@ Outcome judge(const Verdict& verdict, const Limits& limits) {
                    fmt::format("too many processes: limit {} (--pids)", limits.pids)};
   if (WIFSIGNALED(status)) {
     const int signal = WTERMSIG(status);
-    const char* text = ::sigabbrev_np(signal);
     // As with SIGSYS, nobody says who sent it. Every box has the limit (RLIMIT_FSIZE); its caller's own may be lower.
     if (signal == SIGXFSZ)
       return {OutcomeKind::signaled, 0, signal, "disk",
@@ -91,7 +100,7 @@ Outcome judge(const Verdict& verdict, const Limits& limits) {
           fmt::format("ended by SIGSYS: from the system call filter, which sends it for {}, or from the guest itself",
                       verdict.killed_calls)};
     return {OutcomeKind::signaled, 0, signal, "",
-            fmt::format("the guest was ended by signal {} (SIG{})", signal, text != nullptr ? text : "?")};
+            fmt::format("the guest was ended by signal {} ({})", signal, signal_name(signal))};
   }
   return {OutcomeKind::exited, WEXITSTATUS(status), 0, "", ""};
 }

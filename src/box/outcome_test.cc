@@ -19,6 +19,8 @@ TEST(Outcome, a_guests_own_sigkill_is_not_out_of_memory) {
   const Outcome own = judge({.wait_status = SIGKILL}, {});
   EXPECT_EQ(own.kind, OutcomeKind::signaled);
   EXPECT_EQ(own.exit_status(), 137);
+  EXPECT_NE(own.sentence.find("(SIGKILL)"), std::string::npos);
+  EXPECT_NE(judge({.wait_status = 40}, {}).sentence.find("signal 40 (SIGRTMIN+6)"), std::string::npos);
   const Outcome memory = judge({.wait_status = SIGKILL, .memory_over = true}, {.memory = 64_MiB});
   EXPECT_EQ(memory.kind, OutcomeKind::out_of_memory);
   EXPECT_EQ(memory.exit_status(), 137);

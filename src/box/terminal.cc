@@ -77,10 +77,11 @@ Utf8Front decode_utf8_front(std::string_view text) {
   return {Utf8Status::valid, range->length, value};
 }
 
-// Neither a control character (C0, DEL, C1) nor a bidirectional embedding, override or isolate (CVE-2021-42574).
+// Neither a control character (C0, DEL, C1) nor a bidirectional embedding, override or isolate (CVE-2021-42574), nor
+// what ends a line for some readers, nor a tag, which nobody sees.
 bool is_displayable(char32_t c) {
   if (c < 0x20 || (c >= 0x7f && c <= 0x9f)) return false;
-  return !((c >= 0x202a && c <= 0x202e) || (c >= 0x2066 && c <= 0x2069));
+  return !((c >= 0x2028 && c <= 0x202e) || (c >= 0x2066 && c <= 0x2069) || (c >= 0xe0000 && c <= 0xe007f));
 }
 
 }  // namespace
@@ -183,8 +184,9 @@ void TerminalFilter::accept_in_character(char byte, std::string& out) {
     if (is_displayable(front.value)) {
       out += pending_;
     } else {
-      out += "\\u";  // every character that is not displayable lies below U+10000
-      append_hex(out, front.value, 4);
+      const bool wide = front.value > 0xffff;
+      out += wide ? "\\U" : "\\u";
+      append_hex(out, front.value, wide ? 8 : 4);
     }
     pending_.clear();
     return;

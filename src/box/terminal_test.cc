@@ -67,7 +67,12 @@ TEST(Terminal, shows_controls_in_every_encoding) {
 
 TEST(Terminal, shows_bidirectional_overrides_but_not_their_neighbours) {
   EXPECT_EQ(filtered("\u202a\u202e\u2066\u2069"), "\\u202a\\u202e\\u2066\\u2069");
-  EXPECT_EQ(filtered("\u2029\u202f\u2065\u206a"), "\u2029\u202f\u2065\u206a");
+  EXPECT_EQ(filtered("\u2027\u202f\u2065\u206a"), "\u2027\u202f\u2065\u206a");
+}
+
+TEST(Terminal, shows_what_ends_a_line_and_what_nobody_sees) {
+  EXPECT_EQ(filtered("\u2028\u2029\U000e0001\U000e007f"), "\\u2028\\u2029\\U000e0001\\U000e007f");
+  EXPECT_EQ(filtered("\U000e0080"), "\U000e0080");
 }
 
 TEST(Terminal, shows_invalid_utf8_byte_by_byte) {

@@ -1,10 +1,13 @@
 // The line as CLI11 reads it.
 #include <algorithm>
 #include <memory>
+#include <sstream>
 
 #include <CLI/CLI.hpp>
 
+#include "base/print.h"
 #include "cli/mistake.h"
+#include "cli/report_file.h"
 #include "cli/verbs.h"
 
 // The initialisers of this library, which late_init.ld keeps from running when the program starts; none where a program
@@ -84,9 +87,16 @@ int obey(const Words& words) {
   try {
     line.app.parse(std::vector<std::string>(typed.rbegin(), typed.rend()));
   } catch (const CLI::ParseError& error) {
-    if (error.get_exit_code() == 0) return line.app.exit(error);
+    if (error.get_exit_code() == 0) {
+      std::ostringstream text;
+      const int status = line.app.exit(error, text, text);
+      print_out("{}", text.str());
+      return status;
+    }
     // What could have been meant is among all the options, not only among those of this line.
-    return complain(explain_mistake(error, words.options, line.app, CommandLine{Words{}}.app));
+    const Error mistake = explain_mistake(error, words.options, line.app, CommandLine{Words{}}.app);
+    report_mistake(words.options, mistake);
+    return complain(mistake);
   }
   return line.status;
 }

@@ -1,12 +1,12 @@
 // Completions are written from the options that the parser itself knows, so they cannot go stale.
 #include <algorithm>
-#include <cstdio>
 #include <memory>
 
 #include <fmt/format.h>
 #include <CLI/CLI.hpp>
 
 #include "backend/backend.h"
+#include "base/print.h"
 #include "cli/verbs.h"
 #include "policy/layer.h"
 #include "sys/files.h"
@@ -61,7 +61,7 @@ std::vector<std::string> listed_choices(const std::string& type) {
   return choices;
 }
 
-Word describe(const CLI::Option& option) {
+Word word_for(const CLI::Option& option) {
   Word word;
   for (const std::string& name : option.get_snames()) word.names.push_back("-" + name);
   for (const std::string& name : option.get_lnames()) word.names.push_back("--" + name);
@@ -81,20 +81,20 @@ Word describe(const CLI::Option& option) {
   return word;
 }
 
-KnownVerb describe(const CLI::App& app) {
+KnownVerb verb_for(const CLI::App& app) {
   KnownVerb verb{app.get_name(), app.get_description(), {}, {}, app.get_prefix_command()};
   for (const CLI::Option* option : app.get_options()) {
     if (option->get_positional())
       verb.choices =
           option->get_type_name() == "VERB" ? verb_names(app.get_parent()) : listed_choices(option->get_type_name());
     else
-      verb.options.push_back(describe(*option));
+      verb.options.push_back(word_for(*option));
   }
   // Verbs of a verb (`env build`): their names are choices, their options are offered behind any of them.
   for (const CLI::App* inner : app.get_subcommands([](const CLI::App*) { return true; })) {
     if (app.get_parent() == nullptr) break;
     verb.choices.push_back(inner->get_name());
-    for (Word& option : describe(*inner).options) {
+    for (Word& option : verb_for(*inner).options) {
       const auto same = [&](const Word& known) { return known.names == option.names; };
       if (std::none_of(verb.options.begin(), verb.options.end(), same)) verb.options.push_back(std::move(option));
     }
@@ -108,21 +108,15 @@ struct Program {
 };
 
 Program describe_program(const CLI::App& app) {
-  Program program{describe(app).options, {}};
+  Program program{verb_for(app).options, {}};
   for (const CLI::App* verb : app.get_subcommands([](const CLI::App*) { return true; }))
-    program.verbs.push_back(describe(*verb));
+    program.verbs.push_back(verb_for(*verb));
   return program;
-}
-
-std::string joined(const std::vector<std::string>& words, std::string_view between) {
-  std::string text;
-  for (const std::string& word : words) text += fmt::format("{}{}", text.empty() ? "" : between, word);
-  return text;
 }
 
 std::string all_names(const std::vector<Word>& options) {
   std::string text;
-  for (const Word& option : options) text += fmt::format("{}{}", text.empty() ? "" : " ", joined(option.names, " "));
+  for (const Word& option : options) text += fmt::format("{}{}", text.empty() ? "" : " ", fmt::join(option.names, " "));
   return text;
 }
 
@@ -132,7 +126,7 @@ std::string all_names(const std::vector<Word>& options) {
 std::string bash_values(const KnownVerb& verb) {
   std::string text, free;
   for (const Word& option : verb.options) {
-    const std::string names = fmt::format("{}:{}", verb.name, joined(option.names, fmt::format("|{}:", verb.name)));
+    const std::string names = fmt::format("{}:{}", verb.name, fmt::join(option.names, fmt::format("|{}:", verb.name)));
     switch (option.takes) {
       case Takes::nothing:
         break;
@@ -147,11 +141,11 @@ std::string bash_values(const KnownVerb& verb) {
         break;
       case Takes::choice:
         text += fmt::format("    {}) _pctx_sandbox_reply -W '{}' -- \"$cur\"; return ;;\n", names,
-                            joined(option.choices, " "));
+                            fmt::join(option.choices, " "));
         break;
       case Takes::list:  // what stands before the last comma is kept
         text += fmt::format("    {}) _pctx_sandbox_reply -P \"$kept\" -W '{}' -- \"${{cur##*,}}\"; return ;;\n", names,
-                            joined(option.choices, " "));
+                            fmt::join(option.choices, " "));
         break;
     }
   }
@@ -198,7 +192,7 @@ std::string bash_script(const Program& program) {
   for (const KnownVerb& verb : program.verbs) {
     values += bash_values(verb);
     words += fmt::format("    {}) words='{}{}{}' ;;\n", verb.name, all_names(verb.options),
-                         verb.choices.empty() ? "" : " ", joined(verb.choices, " "));
+                         verb.choices.empty() ? "" : " ", fmt::join(verb.choices, " "));
     verbs += " " + verb.name;
     if (verb.commands) commands += fmt::format("{}{}", commands.empty() ? "" : "|", verb.name);
   }
@@ -224,9 +218,9 @@ std::string zsh_action(const Word& option) {
     case Takes::folder:
       return "_files -/";
     case Takes::choice:
-      return fmt::format("({})", joined(option.choices, " "));
+      return fmt::format("({})", fmt::join(option.choices, " "));
     case Takes::list:
-      return fmt::format("_values -s , value {}", joined(option.choices, " "));
+      return fmt::format("_values -s , value {}", fmt::join(option.choices, " "));
     case Takes::text:
     case Takes::nothing:
       break;
@@ -254,7 +248,7 @@ std::string zsh_script(const Program& program) {
   for (const KnownVerb& verb : program.verbs) {
     verbs += fmt::format("    '{}:{}'\n", verb.name, escaped(verb.means, ":"));
     std::string rest;
-    if (!verb.choices.empty()) rest = fmt::format(" \\\n        '1:value:({})'", joined(verb.choices, " "));
+    if (!verb.choices.empty()) rest = fmt::format(" \\\n        '1:value:({})'", fmt::join(verb.choices, " "));
     if (verb.commands) rest = " \\\n        '*::command:_normal'";
     cases += fmt::format("    {})\n      _arguments{}{} ;;\n", verb.name, zsh_options(verb.options), rest);
   }
@@ -297,10 +291,10 @@ std::string fish_options(const std::vector<Word>& options, const std::string& co
         text += " -x -a '(__fish_complete_directories)'";
         break;
       case Takes::choice:
-        text += fmt::format(" -x -a '{}'", joined(option.choices, " "));
+        text += fmt::format(" -x -a '{}'", fmt::join(option.choices, " "));
         break;
       case Takes::list:
-        text += fmt::format(" -x -a '(__fish_append , {})'", joined(option.choices, " "));
+        text += fmt::format(" -x -a '(__fish_append , {})'", fmt::join(option.choices, " "));
         break;
       case Takes::text:
         text += " -x";
@@ -323,7 +317,7 @@ std::string fish_script(const Program& program) {
                         escaped(verb.means, ""));
     text += fish_options(verb.options, here);
     if (!verb.choices.empty())
-      text += fmt::format("complete -c pctx-sandbox -n '{}' -a '{}'\n", here, joined(verb.choices, " "));
+      text += fmt::format("complete -c pctx-sandbox -n '{}' -a '{}'\n", here, fmt::join(verb.choices, " "));
     if (verb.commands)
       text += fmt::format("complete -c pctx-sandbox -n '{}' -F -a '(__fish_complete_command)'\n", here);
   }
@@ -347,7 +341,8 @@ void add_completions(Verb program, int& status) {
     const std::string script = *shell == "bash"  ? bash_script(known)
                                : *shell == "zsh" ? zsh_script(known)
                                                  : fish_script(known);
-    return std::fwrite(script.data(), 1, script.size(), stdout) == script.size() ? 0 : kFailed;
+    print_out("{}", script);
+    return 0;
   });
 }
 

@@ -4,7 +4,6 @@
 #include <unistd.h>
 
 #include <algorithm>
-#include <cstdio>
 #include <cstdlib>
 #include <memory>
 
@@ -24,17 +23,11 @@ namespace {
 
 constexpr std::size_t kMostReport = 64_MiB;
 
-void say(const std::string& line) { print_error("pctx-sandbox: {}\n", line); }
-
-bool is_below(const std::string& path, std::string_view folder) {
-  return path.starts_with(folder) && (path.size() == folder.size() || path[folder.size()] == '/');
-}
-
 // One folder for all that this run lends; its name says whose it is, so that others can tell when nobody's.
-class Stage {
+class LentStage {
  public:
-  static Result<Stage> make(const backend::Reached& reached) {
-    Stage stage;
+  static Result<LentStage> make(const backend::Reached& reached) {
+    LentStage stage;
     stage.parent_ = PCTX_TRY(sys::open_at(AT_FDCWD, reached.lent, O_RDONLY | O_DIRECTORY | O_NOFOLLOW));
     stage.name_ = fmt::format("run-{}", ::getpid());
     stage.here_ = sys::join(reached.lent, stage.name_);
@@ -45,9 +38,9 @@ class Stage {
       return os_error(fmt::format("cannot make {}", stage.here_));
     return stage;
   }
-  Stage(Stage&&) = default;
-  Stage& operator=(Stage&&) = default;
-  ~Stage() {
+  LentStage(LentStage&&) = default;
+  LentStage& operator=(LentStage&&) = default;
+  ~LentStage() {
     if (parent_) (void)env::remove_tree(parent_.get(), name_);
   }
 
@@ -57,7 +50,7 @@ class Stage {
   gid_t gid() const { return uid_ == ::geteuid() ? ::getegid() : uid_; }
 
  private:
-  Stage() = default;
+  LentStage() = default;
   Fd parent_;
   std::string name_, here_, there_;
   uid_t uid_ = 0;
@@ -70,7 +63,8 @@ struct Lent {
 };
 
 // Lends one path as a copy, and says how it is called there.
-Result<std::string> lend_copy(const Stage& stage, const std::string& source, bool writable, std::vector<Lent>& lent) {
+Result<std::string> lend_copy(const LentStage& stage, const std::string& source, bool writable,
+                              std::vector<Lent>& lent) {
   struct stat status {};
   if (::stat(source.c_str(), &status) != 0) {
     return sys::about_path("cannot lend", os_error(source));
@@ -113,7 +107,7 @@ std::string real_path(const std::string& path) {
 
 bool has_as_it_is(const backend::Reached& reached, const std::string& path) {
   return std::any_of(reached.as_they_are.begin(), reached.as_they_are.end(),
-                     [&](const std::string& each) { return is_below(path, each); });
+                     [&](const std::string& each) { return sys::is_at_or_inside(path, each); });
 }
 
 Result<void> write_file(const std::string& path, std::string_view text, mode_t mode) {
@@ -150,11 +144,11 @@ Result<int> run_elsewhere(const backend::Choice& choice, const RunArguments& arg
   const auto store = env::Store::open();
   const auto is_there = [&](std::size_t i) { return i >= given && !policy.binds[i].target.starts_with("/script/"); };
   for (std::size_t i = 0; i < policy.binds.size(); ++i)
-    if (is_there(i) && !(store && is_below(policy.binds[i].source, store->folder() + "/env")))
+    if (is_there(i) && !(store && sys::is_at_or_inside(policy.binds[i].source, store->folder() + "/env")))
       wanted.lent.push_back(policy.binds[i].source);
 
   const backend::Reached reached = PCTX_TRY(backend.reach(wanted));
-  const Stage stage = PCTX_TRY(Stage::make(reached));
+  const LentStage stage = PCTX_TRY(LentStage::make(reached));
   std::vector<Lent> lent;
   if (policy.mnt) policy.mnt = PCTX_TRY(lend_copy(stage, *policy.mnt, true, lent));
   for (std::size_t i = 0; i < policy.binds.size(); ++i) {

@@ -2,14 +2,13 @@
 #include <unistd.h>
 
 #include <chrono>
-#include <cstdio>
 #include <ctime>
 #include <memory>
 
 #include <fmt/format.h>
-#include <nlohmann/json.hpp>
 
 #include "backend/backend.h"
+#include "base/json.h"
 #include "base/print.h"
 #include "cli/environment.h"
 #include "cli/verbs.h"
@@ -24,19 +23,17 @@ extern char** environ;  // NOLINT(readability-redundant-declaration)
 namespace pctx::cli {
 namespace {
 
-using Json = nlohmann::ordered_json;
-
 struct EnvArguments {
   env::Request request;
   std::string timeout = "600s", max_size, older_than, key, backend;
   bool json = false, verify = false, all = false, dry_run = false;
 };
 
-std::string dumped(const Json& json) { return json.dump(2, ' ', false, Json::error_handler_t::replace); }
+std::string dumped(const OrderedJson& json) { return json.dump(2, ' ', false, OrderedJson::error_handler_t::replace); }
 
-Json to_json(const env::Record& record, const std::string& path) {
-  Json json = Json::parse(env::record_to_json(record), nullptr, false);
-  Json result{{"key", record.key}, {"path", path}};
+OrderedJson to_json(const env::Record& record, const std::string& path) {
+  OrderedJson json = OrderedJson::parse(env::record_to_json(record), nullptr, false);
+  OrderedJson result{{"key", record.key}, {"path", path}};
   result.update(json);
   result.erase("format");
   return result;
@@ -48,7 +45,7 @@ Result<int> build(EnvArguments& arguments) {
   if (request.timeout.count() <= 0)
     return usage_error("--timeout: a build needs more than no time", "leave it out for 10 minutes");
   if (request.requirements.empty()) {
-    if (arguments.json) fmt::print("null\n");  // what needs no package needs no Environment
+    if (arguments.json) print_out("null\n");  // what needs no package needs no Environment
     if (!arguments.json) print_error("pctx-sandbox: nothing to build: no requirement is given\n");
     return 0;
   }
@@ -60,18 +57,18 @@ Result<int> build(EnvArguments& arguments) {
   }
   const env::Environment& environment = *ensured.environment;
   if (!arguments.json) {
-    fmt::print("{}\n", environment.path);
+    print_out("{}\n", environment.path);
     return 0;
   }
-  const Json record = to_json(environment.record, environment.path);
-  const Json result{{"key", environment.record.key},
-                    {"path", environment.path},
-                    {"python", environment.record.python.executable},
-                    {"site_packages", environment.site_packages()},
-                    {"modules", record["modules"]},
-                    {"packages", record["packages"]},
-                    {"built", ensured.built}};
-  fmt::print("{}\n", dumped(result));
+  const OrderedJson record = to_json(environment.record, environment.path);
+  const OrderedJson result{{"key", environment.record.key},
+                           {"path", environment.path},
+                           {"python", environment.record.python.executable},
+                           {"site_packages", environment.site_packages()},
+                           {"modules", record["modules"]},
+                           {"packages", record["packages"]},
+                           {"built", ensured.built}};
+  print_out("{}\n", dumped(result));
   return 0;
 }
 
@@ -133,7 +130,7 @@ std::string when(std::int64_t seconds) {
                      parts.tm_hour, parts.tm_min, parts.tm_sec);
 }
 
-Json to_json(const env::StoredEnvironment& entry, const env::Store& store) {
+OrderedJson to_json(const env::StoredEnvironment& entry, const env::Store& store) {
   return {{"key", entry.record.key},
           {"path", store.environment_path(entry.record.key)},
           {"requested", entry.record.requested},
@@ -148,17 +145,17 @@ Result<int> list(const EnvArguments& arguments) {
   const env::Store store = PCTX_TRY(env::Store::open());
   const auto stored = PCTX_TRY(store.list());
   if (arguments.json) {
-    Json all = Json::array();
+    OrderedJson all = OrderedJson::array();
     for (const env::StoredEnvironment& entry : stored) all.push_back(to_json(entry, store));
-    fmt::print("{}\n", dumped(all));
+    print_out("{}\n", dumped(all));
     return 0;
   }
   std::uint64_t bytes = 0;
   for (const env::StoredEnvironment& entry : stored) {
     bytes += entry.record.size.bytes;
-    fmt::print("{}  {:>9}  {:<20}  {:<8} {}{}\n", entry.record.key.substr(0, 12), format_size(entry.record.size.bytes),
-               when(entry.last_use), entry.record.python.version, fmt::join(entry.record.requested, " "),
-               entry.damaged ? "  (damaged)" : "");
+    print_out("{}  {:>9}  {:<20}  {:<8} {}{}\n", entry.record.key.substr(0, 12), format_size(entry.record.size.bytes),
+              when(entry.last_use), entry.record.python.version, fmt::join(entry.record.requested, " "),
+              entry.damaged ? "  (damaged)" : "");
   }
   print_error("{} Environments, {} in {}\n", stored.size(), format_size(bytes), store.folder());
   return 0;
@@ -173,7 +170,7 @@ Result<env::StoredEnvironment> find_by_prefix(const env::Store& store, const std
   return matching[0];
 }
 
-Result<int> show(const EnvArguments& arguments) {
+Result<int> show_entry(const EnvArguments& arguments) {
   const env::Store store = PCTX_TRY(env::Store::open());
   const env::StoredEnvironment entry = PCTX_TRY(find_by_prefix(store, arguments.key));
   const std::string path = store.environment_path(entry.record.key);
@@ -185,24 +182,24 @@ Result<int> show(const EnvArguments& arguments) {
   }
   const bool damaged = entry.damaged || !differences.empty();
   if (arguments.json) {
-    Json json = to_json(entry.record, path);
+    OrderedJson json = to_json(entry.record, path);
     json["last_use"] = when(entry.last_use);
     json["damaged"] = damaged;
     if (arguments.verify) json["differences"] = differences;
-    fmt::print("{}\n", dumped(json));
+    print_out("{}\n", dumped(json));
     return damaged ? 1 : 0;
   }
   const env::Record& record = entry.record;
-  fmt::print("{}\n  requested  {}\n  python     {} {}\n  built      {}, with the network: {}{}\n  last use   {}\n",
-             path, fmt::join(record.requested, " "), record.python.version, record.python.executable, record.built,
-             record.network, record.source ? ", code of packages ran" : "", when(entry.last_use));
-  fmt::print("  size       {} in {} files\n  packages\n", format_size(record.size.bytes), record.size.files);
+  print_out("{}\n  requested  {}\n  python     {} {}\n  built      {}, with the network: {}{}\n  last use   {}\n", path,
+            fmt::join(record.requested, " "), record.python.version, record.python.executable, record.built,
+            record.network, record.source ? ", code of packages ran" : "", when(entry.last_use));
+  print_out("  size       {} in {} files\n  packages\n", format_size(record.size.bytes), record.size.files);
   for (const env::Package& package : record.packages)
-    fmt::print("    {} {}  sha256:{}\n", package.name, package.version,
-               package.sha256.empty() ? "unknown" : package.sha256);
-  for (const std::string& difference : differences) fmt::print("  damaged: {}\n", difference);
-  if (damaged && differences.empty()) fmt::print("  damaged: a folder is not as it was published\n");
-  if (arguments.verify && !damaged) fmt::print("  verified: every file is as it was published\n");
+    print_out("    {} {}  sha256:{}\n", package.name, package.version,
+              package.sha256.empty() ? "unknown" : package.sha256);
+  for (const std::string& difference : differences) print_out("  damaged: {}\n", difference);
+  if (damaged && differences.empty()) print_out("  damaged: a folder is not as it was published\n");
+  if (arguments.verify && !damaged) print_out("  verified: every file is as it was published\n");
   return damaged ? 1 : 0;
 }
 
@@ -222,18 +219,18 @@ Result<int> prune(const EnvArguments& arguments) {
   const env::Store store = PCTX_TRY(env::Store::open());
   const env::Pruned pruned = PCTX_TRY(store.prune(limits));
   if (arguments.json) {
-    Json removed = Json::array();
+    OrderedJson removed = OrderedJson::array();
     for (const env::StoredEnvironment& entry : pruned.removed) removed.push_back(to_json(entry, store));
-    fmt::print("{}\n", dumped({{"removed", removed},
-                               {"in_use", pruned.in_use},
-                               {"bytes", pruned.bytes},
-                               {"bytes_left", pruned.bytes_left},
-                               {"dry_run", limits.dry_run}}));
+    print_out("{}\n", dumped({{"removed", removed},
+                              {"in_use", pruned.in_use},
+                              {"bytes", pruned.bytes},
+                              {"bytes_left", pruned.bytes_left},
+                              {"dry_run", limits.dry_run}}));
     return 0;
   }
   for (const env::StoredEnvironment& entry : pruned.removed)
-    fmt::print("{}  {:>9}  {}\n", entry.record.key.substr(0, 12), format_size(entry.record.size.bytes),
-               fmt::join(entry.record.requested, " "));
+    print_out("{}  {:>9}  {}\n", entry.record.key.substr(0, 12), format_size(entry.record.size.bytes),
+              fmt::join(entry.record.requested, " "));
   for (const std::string& key : pruned.in_use) print_error("pctx-sandbox: {} is in use and stays\n", key.substr(0, 12));
   print_error("{} Environments {}, {}; {} are left\n", pruned.removed.size(), limits.dry_run ? "would go" : "removed",
               format_size(pruned.bytes), format_size(pruned.bytes_left));
@@ -291,7 +288,7 @@ void add_env(Verb program, const Words& words, int& status) {
   showing.flag("--verify", arguments->verify, "Compare every file with what was published");
   showing.flag("--json", arguments->json, "Print one JSON object");
   showing.footer("Exit status 1 if it is damaged: it is then built anew when it is next needed.");
-  looks(showing, show);
+  looks(showing, show_entry);
 
   const Verb pruning = verb.add("prune", "Remove Environments, and what killed builds have left");
   pruning.option("--max-size", arguments->max_size,

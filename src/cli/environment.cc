@@ -42,8 +42,7 @@ void explain_failure(const env::Ensured& ensured, const std::vector<std::string>
 }
 
 void warn_about_source() {
-  fmt::print(
-      stderr,
+  print_error(
       "pctx-sandbox: WARNING: --allow-source: a package without a wheel runs its own code while it is built, in a "
       "box of its own from which the indexes can be reached\n");
 }

@@ -1,7 +1,6 @@
-#include <cstdio>
-
 #include <fmt/format.h>
 
+#include "base/print.h"
 #include "box/terminal.h"
 #include "cli/options.h"
 #include "cli/verbs.h"
@@ -36,8 +35,8 @@ void add_explain(Verb program, const Words& words, int& status) {
     if (const std::string name = arguments->backend.value_or("namespaces"); name != "namespaces" && name != "auto")
       return usage_error("a plan is made where the box is", "explain the line without --backend");
     const Prepared prepared = PCTX_TRY(prepare(*arguments));
-    fmt::print("command{}\n  {}\n{}", given ? "" : " (none is given, this stands for one)",
-               shell_line(prepared.command.argv), pctx::explain(prepared.plan));
+    print_out("command{}\n  {}\n{}", given ? "" : " (none is given, this stands for one)",
+              shell_line(prepared.command.argv), pctx::explain(prepared.plan));
     return 0;
   });
 }

@@ -7,6 +7,7 @@
 #include <cstdlib>
 
 #include "backend/tether.h"
+#include "base/print.h"
 #include "cli/selfcheck_probes.h"
 #include "cli/verbs.h"
 #include "net/door.h"
@@ -39,10 +40,10 @@ void open_standard_streams() {
 
 // Nothing is left to tidy: the kernel takes memory back faster than destructors do.
 [[noreturn]] void leave(int status) {
-  errno = 0;
-  const bool written = std::fflush(stdout) == 0 && std::ferror(stdout) == 0;
+  pctx::flush();
   // Words that nobody could read are no success; a reader that has gone wanted no more of them.
-  if (!written && status == 0 && errno != EPIPE) status = complain(pctx::os_error("cannot write to standard output"));
+  if (const int code = pctx::print_failure(); code != 0 && status == 0 && code != EPIPE)
+    status = complain(pctx::os_error("cannot write to standard output", code));
   (void)std::fflush(nullptr);
   ::_exit(status);
 }
@@ -79,6 +80,8 @@ int take_string() {
 int main(int argc, char** argv) {  // NOLINT(bugprone-exception-escape)
   // A caller that ignores it would have the kernel wait for our children in our place, and us wait for ever.
   (void)std::signal(SIGCHLD, SIG_DFL);
+  // A caller's `ulimit -f` is for us to talk about, not to end by.
+  (void)std::signal(SIGXFSZ, SIG_IGN);
   open_standard_streams();
   // The guest of a self-check; no option, since nobody but the check types it.
   if (argc > 3 && std::string_view{argv[1]} == "selfcheck" && argv[2] == kInside)

@@ -97,21 +97,24 @@ Error unexpected(const CLI::App& verb, std::string word) {
                        "leave it out; 'pctx-sandbox run --print-policy' prints the policy as JSON");
   const std::string meant = nearest(word, options_of(verb));
   const std::string hint = meant.empty() ? "" : fmt::format("did you mean '{}'? ", meant);
-  if (verb.get_parent() == nullptr)
+  if (verb.get_parent() == nullptr) {
+    const bool runs = verb_below(verb, "run")->get_option_no_throw(word) != nullptr;
     return usage_error(fmt::format("there is no option '{}' before the verb", word),
-                       hint.empty() ? fmt::format("what is for a verb stands behind it: pctx-sandbox run {}", word)
-                                    : hint + "see 'pctx-sandbox --help'");
+                       runs ? fmt::format("what is for a verb stands behind it: pctx-sandbox run {}", word)
+                            : hint + "see 'pctx-sandbox --help'");
+  }
   return usage_error(fmt::format("'{}' has no option '{}'", short_name(verb), word), hint + help_for(verb));
 }
 
 struct Example {
   std::string_view value, text;
 };
-constexpr std::array<Example, 14> kExamples{{{"SIZE", "512M"},
+constexpr std::array<Example, 15> kExamples{{{"SIZE", "512M"},
                                              {"TIME", "30s"},
-                                             {"N", "2"},
+                                             {"N", "64"},
                                              {"ID", "1000"},
                                              {"DIR", "./work"},
+                                             {"GUEST", "/tmp"},
                                              {"HOST[:GUEST]", "./data:/data"},
                                              {"HOST:GUEST", "./data:/data"},
                                              {"GUEST[:SIZE]", "/scratch:64M"},
@@ -123,10 +126,10 @@ constexpr std::array<Example, 14> kExamples{{{"SIZE", "512M"},
                                              {"REQ", "pandas"}}};
 
 // What the help calls its value, and the words that it may be: CLI11 writes both as "SHELL:{bash,fish,zsh}".
-struct Value {
+struct AskedValue {
   std::string name, choices;
 };
-Value value_of(const CLI::Option& option) {
+AskedValue value_of(const CLI::Option& option) {
   const std::string type = option.get_type_name();
   const std::size_t open = type.find(":{");
   if (open != type.npos) return {type.substr(0, open), type.substr(open + 2, type.size() - open - 3)};
@@ -153,8 +156,6 @@ const CLI::Option* blamed(const CLI::App& verb, std::string_view words) {
   return found;
 }
 
-std::string joined(const std::vector<std::string>& words) { return fmt::format("{}", fmt::join(words, " ")); }
-
 Error wrong_option(const CLI::ParseError& error, const CLI::App& verb, const CLI::Option& option,
                    const std::vector<std::string>& words) {
   const std::string name = option.get_name();
@@ -162,8 +163,8 @@ Error wrong_option(const CLI::ParseError& error, const CLI::App& verb, const CLI
     return usage_error(fmt::format("'{}' needs {}", short_name(verb), a_value(option)), help_for(verb));
   if (option.get_items_expected_max() == 0) return usage_error(fmt::format("{} takes no value", name), help_for(verb));
   if (error.get_exit_code() == static_cast<int>(CLI::ExitCodes::ValidationError)) {
-    if (const Value value = value_of(option); !value.choices.empty())
-      return usage_error(fmt::format("there is no {} '{}'", value.name, joined(option.results())),
+    if (const AskedValue value = value_of(option); !value.choices.empty())
+      return usage_error(fmt::format("there is no {} '{}'", value.name, fmt::join(option.results(), " ")),
                          fmt::format("choose one of {}", value.choices));
     // A check of our own: its words, and its hint if it has one.
     const std::string text = error.what();
@@ -171,7 +172,7 @@ Error wrong_option(const CLI::ParseError& error, const CLI::App& verb, const CLI
     return usage_error(text.substr(0, end), end == text.npos ? help_for(verb) : text.substr(end + 7));
   }
   if (error.get_exit_code() == static_cast<int>(CLI::ExitCodes::ConversionError))
-    return usage_error(fmt::format("{}: '{}' is not a number", name, joined(option.results())), help_for(verb));
+    return usage_error(fmt::format("{}: '{}' is not a number", name, fmt::join(option.results(), " ")), help_for(verb));
   const auto times = std::count_if(words.begin(), words.end(), [&](const std::string& word) {
     return word == name || word.starts_with(name + "=");
   });

@@ -49,7 +49,7 @@ constexpr Option kOptions[] = {
     {kFiles, "--ro", "HOST[:GUEST]", &RunArguments::ro, "Lend a host file or folder read-only"},
     {kFiles, "--rw", "HOST:GUEST", &RunArguments::rw, "Lend a host file or folder read-write"},
     {kFiles, "--tmpfs", "GUEST[:SIZE]", &RunArguments::tmpfs, "Empty writable folder with a size of its own"},
-    {kFiles, "--workdir", "DIR", &RunArguments::workdir, "Working folder in the box"},
+    {kFiles, "--workdir", "GUEST", &RunArguments::workdir, "Working folder in the box"},
     {kPackages, "--with", "REQ", &RunArguments::with, "A package to have, found or built; repeatable"},
     {kPackages, "--venv", "DIR", &RunArguments::venv, "A virtualenv to run with, lent read-only"},
     {kPackages, "--python", "FILE", &RunArguments::python,
@@ -246,6 +246,8 @@ Result<Policy> to_policy(const RunArguments& a) {
     std::erase_if(policy.env, [&](const auto& known) { return known.first == variable.first; });
     policy.env.push_back(std::move(variable));
   }
+  if (a.workdir && a.workdir->empty())
+    return usage_error("--workdir: the path is empty", "name a folder of the box, or leave the option out");
   policy.workdir = a.workdir.value_or(policy.workdir);
   policy.hostname = a.hostname.value_or(policy.hostname);
   if (a.uid) {
@@ -259,8 +261,9 @@ Result<Policy> to_policy(const RunArguments& a) {
   PCTX_TRY(set("--net-connections", a.net_connections, policy.allowed.connections, parse_count));
   if (a.seccomp) policy.seccomp = *a.seccomp;
   if (a.apparmor) policy.apparmor = *a.apparmor;
-  if (a.allow_degraded) policy.allow_degraded |= PCTX_TRY(named("--allow-degraded", parse_layers(*a.allow_degraded)));
-  if (a.require) policy.require |= PCTX_TRY(named("--require", parse_layers(*a.require)));
+  for (const std::string& text : a.allow_degraded)
+    policy.allow_degraded |= PCTX_TRY(named("--allow-degraded", parse_layers(text)));
+  for (const std::string& text : a.require) policy.require |= PCTX_TRY(named("--require", parse_layers(text)));
   return policy;
 }
 

@@ -20,8 +20,8 @@ namespace pctx::cli {
 struct RunArguments {
   std::optional<std::string> memory, cpus, pids, timeout, cpu_time, disk, inodes, output, files, io_read, io_write;
   std::optional<std::string> mnt, workdir, hostname, uid, network, network_private, net_rate, net_bytes,
-      net_connections, policy, seccomp, apparmor, report, allow_degraded, require, python, venv, backend;
-  std::vector<std::string> ro, rw, tmpfs, env, with, lend;
+      net_connections, policy, seccomp, apparmor, report, python, venv, backend;
+  std::vector<std::string> ro, rw, tmpfs, env, with, lend, allow_degraded, require;
   bool tty = false, json = false, changed = false, print_policy = false, quiet = false;
   bool die_with_parent = false;
   std::vector<std::string> command;

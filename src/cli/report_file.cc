@@ -3,11 +3,14 @@
 #include <fcntl.h>
 #include <sys/stat.h>
 
+#include <algorithm>
 #include <charconv>
 #include <string_view>
 
 #include <fmt/format.h>
 
+#include "base/print.h"
+#include "box/receipt.h"
 #include "sys/files.h"
 
 namespace pctx::cli {
@@ -30,6 +33,10 @@ Result<Fd> opened_by_caller(const std::string& path, std::string_view digits) {
 Result<Fd> open_report(const std::optional<std::string>& path) {
   constexpr std::string_view kOpened = "/dev/fd/";
   if (!path) return Fd{};
+  if (path->empty()) return usage_error("--report: the path is empty", "name a file to write to");
+  if (*path == "-")
+    return usage_error("--report: - is no file: standard output is the guest's",
+                       "print the report with --json, or write ./- for a file of that name");
   if (path->starts_with(kOpened)) return opened_by_caller(*path, std::string_view{*path}.substr(kOpened.size()));
   auto file = sys::open_at(AT_FDCWD, *path, O_WRONLY | O_CREAT | O_TRUNC | O_NOFOLLOW | O_NOCTTY, 0644);
   if (file) return file;
@@ -38,6 +45,19 @@ Result<Fd> open_report(const std::optional<std::string>& path) {
     return usage_error(fmt::format("--report: {} is a link, and reports are not written through one", *path),
                        "name the file itself");
   return sys::about_path("--report", std::move(file).error());
+}
+
+void report_mistake(const std::vector<std::string>& options, const Error& error) {
+  if (options.empty() || options[0] != "run") return;
+  constexpr std::string_view kReport = "--report", kWithValue = "--report=";
+  if (std::ranges::find(options, "--json") != options.end()) print_out("{}\n", error_json(error));
+  std::string path;
+  for (std::size_t i = 1; i < options.size(); ++i) {
+    if (options[i].starts_with(kWithValue)) path = options[i].substr(kWithValue.size());
+    if (options[i - 1] == kReport && !options[i].starts_with('-')) path = options[i];
+  }
+  if (path.empty()) return;
+  if (const auto report = open_report(path)) (void)sys::write_all(report->get(), error_json(error) + "\n");
 }
 
 }  // namespace pctx::cli

@@ -3,6 +3,7 @@
 
 #include <optional>
 #include <string>
+#include <vector>
 
 #include "base/fd.h"
 #include "base/result.h"
@@ -13,5 +14,9 @@ namespace pctx::cli {
 // no guest chooses what is overwritten, and an earlier report is never taken for that of a run that failed. A
 // descriptor that the caller has opened, as in >(command), is looked for before we open any of our own.
 Result<Fd> open_report(const std::optional<std::string>& path);
+
+// A `run` line that cannot be read may still say where its report is wanted, as JSON or in a file: the error goes
+// there.
+void report_mistake(const std::vector<std::string>& options, const Error& error);
 
 }  // namespace pctx::cli

@@ -2,7 +2,6 @@
 #include <unistd.h>
 
 #include <csignal>
-#include <cstdio>
 #include <cstdlib>
 
 #include <fmt/format.h>
@@ -16,11 +15,10 @@
 #include "cli/verbs.h"
 #include "sys/diagnose.h"
 #include "sys/files.h"
+#include "sys/process.h"
 
 namespace pctx::cli {
 namespace {
-
-void say(const std::string& line) { print_error("pctx-sandbox: {}\n", line); }
 
 void list_changes(const FolderChanges& changes) {
   const auto show = [](const char* what, const std::vector<std::string>& paths) {
@@ -32,6 +30,24 @@ void list_changes(const FolderChanges& changes) {
   for (const SkippedPath& skipped : changes.skipped)
     print_error("{:<9}{} ({})\n", "skipped", printable_path(skipped.path), skipped.reason);
   if (changes.truncated) say("the list of changes is not complete: " + changes.truncated_reason);
+}
+
+// A guest that fails seldom says which call was refused, only "Operation not permitted". ENOSYS asks for another way.
+std::string refused_meanwhile(const DenialBook& book) {
+  constexpr std::size_t kMost = 3;
+  std::vector<std::string> shown;
+  std::size_t more = 0;
+  for (const Denial& each : book.kinds()) {
+    if (each.answer == "ENOSYS") continue;
+    if (shown.size() == kMost)
+      ++more;
+    else
+      shown.push_back(
+          fmt::format("{}{}{} ({})", each.syscall, each.detail.empty() ? "" : " ", each.detail, each.answer));
+  }
+  if (shown.empty()) return "";
+  return fmt::format("refused meanwhile: {}{}; --report FILE says why", fmt::join(shown, ", "),
+                     more == 0 ? "" : fmt::format(" and {} more", more));
 }
 
 // A caller that is killed takes its box along: ours ends with us.
@@ -54,6 +70,7 @@ Result<int> run(const RunArguments& arguments, int report) {
   if (arguments.tty && arguments.json)
     return usage_error("--tty and --json cannot be used together",
                        "with a terminal, write the report to a file: --report FILE");
+  (void)sys::allow_descriptors();
   Prepared prepared = PCTX_TRY(prepare(arguments, true));
   if (arguments.changed && !prepared.policy.mnt) return nothing_to_list();
   if (!arguments.quiet)
@@ -74,7 +91,10 @@ Result<int> run(const RunArguments& arguments, int report) {
   // Whoever reads the report and wants no words of ours has everything there; stderr is then the guest's alone.
   const bool only_report = report >= 0 && arguments.quiet;
   if (!only_report && ending.outcome.is_to_be_told()) say(ending.outcome.sentence);
-  if (ending.outcome.kind == OutcomeKind::exited && ending.outcome.exit_code != 0 && !arguments.quiet)
+  const bool failed = ending.outcome.kind == OutcomeKind::exited && ending.outcome.exit_code != 0;
+  if (failed && !arguments.quiet && !arguments.json && report < 0)
+    if (const std::string refused = refused_meanwhile(ending.receipt.denials); !refused.empty()) say(refused);
+  if (failed && !arguments.quiet)
     if (const auto lacking = own_path_of(arguments.command, prepared.plan)) say(lacking->sentence());
   if (ending.receipt.network && !ending.receipt.attempts_recorded && !arguments.quiet)
     say("this host lets nobody see attempts to reach direct addresses: they failed, and are not in the receipt");
@@ -114,7 +134,7 @@ Result<int> run_with_report(const RunArguments& arguments) {
 int act(const RunArguments& arguments, const Words& words) {
   if (!arguments.print_policy) enter_delegated_scope(words.all);
   auto result = arguments.print_policy ? print_policy(arguments) : run_with_report(arguments);
-  if (!result && arguments.json) fmt::print("{}\n", error_json(result.error()));
+  if (!result && arguments.json) print_out("{}\n", error_json(result.error()));
   return result ? *result : complain(result.error());
 }
 

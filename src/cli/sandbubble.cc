@@ -8,6 +8,7 @@
 
 #include <fmt/format.h>
 
+#include "base/print.h"
 #include "cli/verbs.h"
 #include "sys/files.h"
 
@@ -19,7 +20,7 @@ struct Exported {
   const char* text;
 };
 
-constexpr std::array<Exported, 2> kFiles{{
+constexpr std::array<Exported, 2> kExportedFiles{{
     {"sandbox.py",
      R"py("""Runs untrusted Python with a virtualenv, in a box: `python sandbox.py --help`, `from sandbox import run_sandboxed`.
 
@@ -48,11 +49,11 @@ Written by `pctx-sandbox sandbubble export`.
 
 Result<int> export_to(const std::string& folder) {
   if (::mkdir(folder.c_str(), 0777) != 0 && errno != EEXIST) return os_error(fmt::format("cannot make {}", folder));
-  for (const Exported& file : kFiles) {
+  for (const Exported& file : kExportedFiles) {
     const std::string path = sys::join(folder, file.name);
     // What is there may be somebody's own.
     if (const auto known = sys::try_read_file(path, 1 << 20); known && *known == file.text) {
-      fmt::print("{}: as it should be\n", path);
+      print_out("{}: as it should be\n", path);
       continue;
     }
     auto fd = sys::open_at(AT_FDCWD, path, O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW, 0644);
@@ -61,7 +62,7 @@ Result<int> export_to(const std::string& folder) {
                          "move it away, or name another folder");
     if (!fd) return std::move(fd).error();
     PCTX_TRY(sys::write_all(fd->get(), file.text));
-    fmt::print("{}\n", path);
+    print_out("{}\n", path);
   }
   return 0;
 }

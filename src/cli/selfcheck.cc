@@ -3,11 +3,10 @@
 #include <unistd.h>
 
 #include <chrono>
-#include <cstdio>
 
 #include <fmt/format.h>
-#include <nlohmann/json.hpp>
 
+#include "base/json.h"
 #include "base/print.h"
 #include "box/terminal.h"
 #include "cli/options.h"
@@ -15,8 +14,6 @@
 
 namespace pctx::cli {
 namespace {
-
-using Json = nlohmann::ordered_json;
 
 struct CheckArguments {
   RunArguments run;
@@ -45,7 +42,7 @@ bool passed(const Checked& checked) {
   return !checked.error && !checked.findings.empty() && count(checked, Verdict::held) == checked.findings.size();
 }
 
-std::string report_text(const Checked& checked, bool verbose) {
+std::string findings_text(const Checked& checked, bool verbose) {
   std::string text;
   for (const Finding& finding : checked.findings) {
     const Verdict verdict = finding.verdict();
@@ -69,30 +66,30 @@ std::string report_text(const Checked& checked, bool verbose) {
   return text;
 }
 
-std::string report_json(const Checked& checked, double seconds) {
-  Json json{{"ok", passed(checked)},
-            {"held", count(checked, Verdict::held)},
-            {"failed", count(checked, Verdict::failed)},
-            {"blind", count(checked, Verdict::blind)},
-            {"seconds", seconds}};
+std::string findings_json(const Checked& checked, double seconds) {
+  OrderedJson json{{"ok", passed(checked)},
+                   {"held", count(checked, Verdict::held)},
+                   {"failed", count(checked, Verdict::failed)},
+                   {"blind", count(checked, Verdict::blind)},
+                   {"seconds", seconds}};
   if (checked.error) json["error"] = {{"message", checked.error->what}, {"hint", checked.error->hint}};
-  json["findings"] = Json::array();
+  json["findings"] = OrderedJson::array();
   for (const Finding& finding : checked.findings) {
-    Json each{{"name", finding.name}, {"tried", finding.tried}, {"stopped_by", finding.stopped_by}};
+    OrderedJson each{{"name", finding.name}, {"tried", finding.tried}, {"stopped_by", finding.stopped_by}};
     each["verdict"] = finding.verdict() == Verdict::held     ? "held"
                       : finding.verdict() == Verdict::failed ? "failed"
                                                              : "blind";
     each["seen"] = printable_path(finding.boxed.seen);
-    each["in_an_open_box"] = finding.control ? Json(printable_path(finding.open.seen)) : Json();
+    each["in_an_open_box"] = finding.control ? OrderedJson(printable_path(finding.open.seen)) : OrderedJson();
     json["findings"].push_back(std::move(each));
   }
-  json["absent"] = Json::array();
+  json["absent"] = OrderedJson::array();
   for (const Absent& absent : checked.absent) json["absent"].push_back({{"name", absent.name}, {"why", absent.why}});
   for (const LayerInfo& entry : kLayers) {
     const LayerState& state = checked.layers[index(entry.layer)];
     json["layers"][std::string{entry.name}] = {{"on", state.on}, {"detail", state.detail}};
   }
-  return json.dump(2, ' ', false, Json::error_handler_t::replace);
+  return json.dump(2, ' ', false, OrderedJson::error_handler_t::replace);
 }
 
 std::string summary(const Checked& checked, double seconds) {
@@ -112,12 +109,12 @@ Result<int> check(CheckArguments& arguments) {
   const Checked checked = PCTX_TRY(run_checks(arguments.run, arguments.extra, arguments.open));
   const double seconds = std::chrono::duration<double>(Clock::now() - started).count();
   if (arguments.json) {
-    fmt::print("{}\n", report_json(checked, seconds));
+    print_out("{}\n", findings_json(checked, seconds));
   } else {
-    fmt::print("{}", report_text(checked, arguments.verbose));
-    (void)std::fflush(stdout);
+    print_out("{}", findings_text(checked, arguments.verbose));
+    flush();
     if (passed(checked))
-      fmt::print("{}\n", summary(checked, seconds));
+      print_out("{}\n", summary(checked, seconds));
     else
       print_error("{}\n", summary(checked, seconds));
     if (checked.error && !checked.error->hint.empty()) print_error("hint: {}\n", checked.error->hint);

@@ -25,6 +25,7 @@
 
 #include <fmt/format.h>
 
+#include "base/print.h"
 #include "sys/apparmor.h"
 #include "sys/files.h"
 #include "sys/kernel_abi.h"
@@ -40,10 +41,6 @@ const std::string& text(const Planted& planted, std::string_view key) {
   return found == planted.end() ? none : found->second;
 }
 int number(const Planted& planted, std::string_view key) { return std::atoi(text(planted, key).c_str()); }
-
-Attempt by_call(bool succeeded, std::string reached) {
-  return succeeded ? Attempt{true, std::move(reached)} : Attempt{false, std::strerror(errno)};
-}
 
 Attempt reads_host_file(const Planted& planted) {
   const std::string path = text(planted, "host") + "/secret";
@@ -222,11 +219,15 @@ Attempt isolated(const Probe& probe, const Planted& planted) {
 void run_probes(std::span<const Probe> probes, const Planted& planted) {
   for (const Probe& probe : probes) {
     const Attempt attempt = isolated(probe, planted);
-    fmt::print("{}\t{}\t{}\n", probe.name, attempt.through ? kThrough : "stopped", attempt.seen);
+    print_out("{}\t{}\t{}\n", probe.name, attempt.through ? kThrough : "stopped", attempt.seen);
   }
 }
 
 }  // namespace
+
+Attempt by_call(bool succeeded, std::string reached) {
+  return succeeded ? Attempt{true, std::move(reached)} : Attempt{false, std::strerror(errno)};
+}
 
 std::span<const Probe> base_probes() { return kBase; }
 
@@ -243,7 +244,7 @@ int run_inside(std::span<char*> words) {
   if (what == kBaseProbes || what == kAllProbes) {
     run_probes(base_probes(), planted);
     if (what == kAllProbes) run_probes(extra_probes(), planted);
-    (void)std::fflush(stdout);
+    flush();
     return 0;
   }
   for (const Trial& trial : trials())

@@ -19,6 +19,8 @@ struct Attempt {
   bool through = false;
   std::string seen;  // what stopped it, or what was reached
 };
+// Of a system call that has just returned.
+Attempt by_call(bool succeeded, std::string reached);
 
 // One attack among others in the same box.
 struct Probe {

@@ -30,8 +30,8 @@ namespace {
 
 constexpr const char* kVariable = "PCTX_SELFCHECK_TOKEN";
 constexpr int kInheritedFd = 37;
-constexpr std::size_t kMostOutput = 4 << 20;
-constexpr auto kLongest = std::chrono::seconds{300};
+constexpr std::size_t kMostReported = 4 << 20;
+constexpr auto kLongestStage = std::chrono::seconds{300};
 
 void remove_tree(const std::string& folder) {
   for (const char* name : {"/secret", "/written", "/lent/file", "/scratch/setuid", "/scratch/filled"})
@@ -195,8 +195,8 @@ OpenRun::~OpenRun() {
 
 std::string OpenRun::finish() {
   std::string text;
-  const auto until = std::chrono::steady_clock::now() + kLongest;
-  while (text.size() < kMostOutput && std::chrono::steady_clock::now() < until) {
+  const auto until = std::chrono::steady_clock::now() + kLongestStage;
+  while (text.size() < kMostReported && std::chrono::steady_clock::now() < until) {
     pollfd more{output_.get(), POLLIN, 0};
     if (::poll(&more, 1, 100) <= 0) continue;
     std::array<char, 65536> buffer;

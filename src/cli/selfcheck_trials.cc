@@ -164,10 +164,6 @@ constexpr Trial kTrials[] = {
 
 // --- the extended suite ---
 
-Attempt by_call(bool succeeded, std::string reached) {
-  return succeeded ? Attempt{true, std::move(reached)} : Attempt{false, std::strerror(errno)};
-}
-
 template <int kFlag>
 Attempt makes_namespace(const Planted&) {
   return by_call(::unshare(CLONE_NEWUSER | kFlag) == 0, "it was made");

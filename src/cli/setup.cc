@@ -1,12 +1,12 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-#include <cstdio>
 #include <iostream>
 #include <memory>
 
 #include <fmt/format.h>
 
+#include "base/print.h"
 #include "cli/verbs.h"
 #include "launch/facts.h"
 
@@ -17,13 +17,13 @@ struct SetupArguments {
   bool yes = false, dry_run = false;
 };
 
-void show(const std::vector<Remedy>& actions, std::string_view sudo) {
+void show_steps(const std::vector<Remedy>& actions, std::string_view sudo) {
   for (const Remedy& action : actions) {
-    fmt::print("# {}: {}\n", action.about, action.why);
-    for (const Instruction& step : action.steps) fmt::print("{}\n", step.line(sudo));
-    fmt::print("\n");
+    print_out("# {}: {}\n", action.about, action.why);
+    for (const Instruction& step : action.steps) print_out("{}\n", step.line(sudo));
+    print_out("\n");
   }
-  std::fflush(stdout);
+  flush();
 }
 
 // The very line that was shown, by a shell, with a PATH that holds the administrator's programs.
@@ -43,8 +43,8 @@ Result<void> carry_out(const Instruction& step) {
 }
 
 bool agreed() {
-  fmt::print("Run these lines now? [y/N] ");
-  std::fflush(stdout);
+  print_out("Run these lines now? [y/N] ");
+  flush();
   std::string answer;
   return std::getline(std::cin, answer) && (answer == "y" || answer == "Y" || answer == "yes");
 }
@@ -54,25 +54,25 @@ Result<int> set_up(const SetupArguments& arguments) {
   const bool root = facts.host.uid == 0;
   const auto actions = setup_actions(facts, root ? gather_user_facts(facts) : std::nullopt);
   if (actions.empty()) {
-    fmt::print("nothing to do{}\n",
-               remedies(facts).empty() ? "" : ": 'pctx-sandbox doctor' names what is not root's to fix");
+    print_out("nothing to do{}\n",
+              remedies(facts).empty() ? "" : ": 'pctx-sandbox doctor' names what is not root's to fix");
     return 0;
   }
-  show(actions, root ? "" : "sudo ");
+  show_steps(actions, root ? "" : "sudo ");
   if (!root) {
-    fmt::print("These lines change the host and need root. Run them, or: sudo {} setup\n", own_name(facts.program));
+    print_out("These lines change the host and need root. Run them, or: sudo {} setup\n", own_name(facts.program));
     return arguments.dry_run ? 0 : 1;
   }
   if (arguments.dry_run) return 0;
   if (!arguments.yes && ::isatty(STDIN_FILENO) != 1)
     return usage_error("nothing was run: there is no terminal to ask on", "read the lines above, then give --yes");
   if (!arguments.yes && !agreed()) {
-    fmt::print("nothing was run\n");
+    print_out("nothing was run\n");
     return 1;
   }
   for (const Remedy& action : actions)
     for (const Instruction& step : action.steps) PCTX_TRY(carry_out(step));
-  fmt::print("done: see 'pctx-sandbox doctor'\n");
+  print_out("done: see 'pctx-sandbox doctor'\n");
   return 0;
 }
 

@@ -11,7 +11,7 @@ namespace pctx::cli {
 namespace {
 
 // A session has no deadline, and what it prints goes to a terminal that somebody watches.
-constexpr std::uint64_t kMostOutput = 1ULL << 40;
+constexpr std::uint64_t kSessionOutput = 1ULL << 40;
 
 Result<int> shell(RunArguments arguments) {
   if (::isatty(STDIN_FILENO) != 1)
@@ -20,7 +20,7 @@ Result<int> shell(RunArguments arguments) {
   arguments.tty = true;
   arguments.command = {"-"};
   if (!arguments.timeout) arguments.timeout = "0";
-  if (!arguments.output) arguments.output = fmt::format("{}", kMostOutput);
+  if (!arguments.output) arguments.output = fmt::format("{}", kSessionOutput);
   // As empty as a new folder, and gone with the box.
   arguments.tmpfs.emplace_back("/mnt");
   if (!arguments.workdir) arguments.workdir = "/mnt";

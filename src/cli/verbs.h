@@ -14,6 +14,8 @@ namespace pctx::cli {
 // Exit statuses of our own; the guest's are passed on as they are.
 inline constexpr int kFailed = 125;
 
+// One line on stderr, with our name in front of it.
+void say(const std::string& line);
 // One sentence on stderr, and the status that belongs to the error.
 int complain(const Error& error);
 

@@ -1,5 +1,3 @@
-#include <cstdio>
-
 #include <fmt/format.h>
 
 #include "base/print.h"
@@ -14,8 +12,10 @@ bool Words::wants(std::string_view verb) const {
   return true;
 }
 
+void say(const std::string& line) { print_error("pctx-sandbox: {}\n", line); }
+
 int complain(const Error& error) {
-  print_error("pctx-sandbox: {}\n", (error.kind == ErrorKind::os ? with_next_step(error) : error).sentence());
+  say((error.kind == ErrorKind::os ? with_next_step(error) : error).sentence());
   switch (error.kind) {
     case ErrorKind::not_found:
       return 127;

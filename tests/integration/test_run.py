@@ -1,5 +1,6 @@
 """`pctx-sandbox run` as people meet it: the first day, ways to name a command, exit statuses."""
 
+import os
 import re
 
 import pytest
@@ -213,3 +214,11 @@ def test_help_and_version(pctx):
 
 def test_unknown_option_is_an_error_that_names_it(refused):
     refused("--memry", "64M", "--", "echo", "ran", says="--memry")
+
+
+def test_a_script_that_is_a_fifo_keeps_nobody_waiting(pctx, tmp_path):
+    """A guest that may write to the folder can make one of it."""
+    tmp_path.chmod(0o755)
+    os.mkfifo(tmp_path / "s.py")
+    done = pctx("run", "--timeout", "1s", tmp_path / "s.py", timeout=30)
+    assert done.returncode in (124, 125, 127), done.stderr

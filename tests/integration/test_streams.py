@@ -52,6 +52,29 @@ def test_closed_streams(sandbox_bin, closed, tmp_path):
     assert done.stderr == ("" if "2>&-" in closed else "err\n")
 
 
+@pytest.mark.parametrize("words", [["explain"], ["--version"], ["--help-all"], ["doctor"], ["run", "--json"]])
+def test_what_nobody_could_read_is_no_success(sandbox_bin, words):
+    command = [sandbox_bin, *words, *(["--", "true"] if words[0] in ("run", "explain") else [])]
+    assert subprocess.run(command, stdout=subprocess.DEVNULL, timeout=60).returncode == 0  # the control
+    with open("/dev/full", "w") as full:
+        done = subprocess.run(command, stdout=full, stderr=subprocess.PIPE, text=True, timeout=60)
+    assert done.returncode == 125 and "No space left on device" in done.stderr, done.stderr
+
+
+def test_a_reader_that_has_gone_wanted_no_more(sandbox_bin):
+    line = f"trap '' PIPE; {sandbox_bin} --help-all | true; echo ${{PIPESTATUS[0]}}"
+    done = subprocess.run(["bash", "-c", line], capture_output=True, text=True, timeout=20)
+    assert (done.stdout, done.stderr) == ("0\n", "")
+
+
+def test_a_limit_on_files_is_told_and_not_died_of(sandbox_bin):
+    line = f"ulimit -f 10; {sandbox_bin} run -q -- true"
+    done = subprocess.run(["bash", "-c", line], capture_output=True, text=True, timeout=20)
+    assert done.returncode == 125 and "ulimit -f" in done.stderr, done
+    done = subprocess.run(["bash", "-c", line.replace("10", "1000000")], timeout=20)
+    assert done.returncode == 0  # the control
+
+
 def test_pipe_into_head(sandbox_bin):
     line = f"{sandbox_bin} run -q -- yes | head -n 3"
     done = subprocess.run(["bash", "-c", line + "; echo ${PIPESTATUS[0]}"], capture_output=True, text=True, timeout=20)
@@ -91,15 +114,20 @@ def start(sandbox_bin, code, *options, prefix=()):
     return process
 
 
+# Not one long sleep: a signal that comes just before it, Python sees after it.
+NAPS = "for _ in range(200): time.sleep(0.1)"
+
+FORWARDED = ["SIGINT", "SIGTERM", "SIGHUP", "SIGQUIT", "SIGUSR1", "SIGUSR2", "SIGALRM", "SIGPROF", "SIGVTALRM"]
+FORWARDED += ["SIGIO", "SIGPWR", "SIGURG", "SIGCONT", "SIGRTMIN", "SIGRTMAX"]
 CATCH = (
     "import signal, sys, time\n"
     "def caught(number, frame): print('got', number); sys.exit(5)\n"
-    "for name in ('INT', 'TERM', 'HUP', 'QUIT', 'USR1', 'USR2'): signal.signal(getattr(signal, 'SIG' + name), caught)\n"
-    "print('up'); time.sleep(20)\n"
+    f"for name in {FORWARDED}: signal.signal(getattr(signal, name), caught)\n"
+    "print('up')\n" + NAPS
 )
 
 
-@pytest.mark.parametrize("name", ["SIGINT", "SIGTERM", "SIGHUP", "SIGQUIT", "SIGUSR1", "SIGUSR2"])
+@pytest.mark.parametrize("name", FORWARDED)
 def test_signal_reaches_the_guest(sandbox_bin, name):
     process = start(sandbox_bin, CATCH)
     process.send_signal(getattr(signal, name))
@@ -172,8 +200,8 @@ def test_few_open_files_are_enough_or_the_limit_is_named(sandbox_bin):
 
 
 def test_second_interrupt_kills(sandbox_bin):
-    code = "import signal, time\nsignal.signal(signal.SIGINT, lambda *_: print('no'))\nprint('up')\ntime.sleep(20)"
-    process = start(sandbox_bin, code)
+    code = "import signal, time\nsignal.signal(signal.SIGINT, lambda *_: print('no'))\nprint('up')\n"
+    process = start(sandbox_bin, code + NAPS)
     process.send_signal(signal.SIGINT)
     assert process.stdout.readline() == "no\n"
     process.send_signal(signal.SIGINT)

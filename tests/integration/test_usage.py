@@ -247,8 +247,10 @@ def hold():
 def test_cpu_time_of_a_call(own_broker, function):
     from pctx_sandbox import sandbox
 
-    usage = sandbox(function).run().receipt["usage"]
-    assert usage["cpu_ms"] >= ENOUGH_MS
+    call = sandbox(function)
+    # Several: whether the box's init has ended when the Worker's end is heard of differs from call to call.
+    used = [call.run().receipt["usage"]["cpu_ms"] for _ in range(4)]
+    assert min(used) >= ENOUGH_MS
 
 
 def test_a_call_that_does_nothing_uses_little(own_broker):

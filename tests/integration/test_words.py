@@ -1,6 +1,8 @@
 """A line that cannot be read: one sentence that names the word, the next step, exit status 125, and nothing has run."""
 
+import json
 import re
+from pathlib import Path
 
 import pytest
 
@@ -17,6 +19,9 @@ MISTAKES = [
     (["env"], "'env' needs a verb of its own: build, ", "pctx-sandbox env --help"),
     (["env", "bild"], "there is no verb 'bild' of 'env'", "did you mean 'build'?"),
     (["--memory", "1G", "run", "--", "true"], "no option '--memory' before the verb", "pctx-sandbox run --memory"),
+    (["--bogus"], "no option '--bogus' before the verb", "pctx-sandbox --help"),
+    (["run", "--workdir=", "--", "true"], "--workdir needs a GUEST, such as /tmp", "pctx-sandbox run --help"),
+    (["run", "--files", "--", "true"], "--files needs an N, such as 64", "pctx-sandbox run --help"),
     (["run", "--memry", "1G", "--", "true"], "'run' has no option '--memry'", "did you mean '--memory'?"),
     (["run", "--memry=1G", "--", "true"], "'run' has no option '--memry'", "did you mean '--memory'?"),
     (["run", "-x", "--", "true"], "'run' has no option '-x'", "pctx-sandbox run --help"),
@@ -37,7 +42,7 @@ MISTAKES = [
     (["serve", "--memory-budget", "x"], "--memory-budget: 'x' is not a size", "for example 512M"),
 ]
 
-# In a folder with the folder `m`, the files `f` and `x.py`, and a link.
+# In a folder with the folders `m` and `m.py`, the files `f` and `x.py`, and a link.
 PATHS = [
     (["--ro", "m", "--", "true"], "--ro: 'm' is a relative path and names no place in the box", "m:/data"),
     (["--ro", "/", "--", "true"], "--ro: / is never lent as a whole", "lend the files or folders"),
@@ -54,6 +59,10 @@ PATHS = [
     (["--mnt", "f", "--", "true"], "--mnt: f is not a folder", "--ro or --rw"),
     (["--ro", "nosuch:/x", "--", "true"], "--ro: nosuch: No such file", "check the spelling"),
     (["--report", "nosuch/x", "--", "true"], "--report: cannot open nosuch/x: No such file", "make it first"),
+    (["--report", "", "--", "true"], "--report: the path is empty", "name a file"),
+    (["--report", "-", "--", "true"], "--report: - is no file", "with --json"),
+    (["--workdir", "", "--", "true"], "--workdir: the path is empty", "leave the option out"),
+    (["m.py"], "the script m.py is no ordinary file", "run - < SCRIPT"),
     (["--seccomp", "nosuch", "--", "true"], "--seccomp: cannot open nosuch: No such file", "check the spelling"),
     (["--policy", "nosuch", "--", "true"], "--policy: cannot open nosuch: No such file", "check the spelling"),
     (["--seccomp", "f", "--", "true"], "--seccomp f: not valid JSON at line 1, column 1", "no comma before }"),
@@ -68,6 +77,7 @@ VALUES = [
     (["--memory", "99999999T"], "--memory: '99999999T' is too large", "1024T"),
     (["--cpus", "0"], "--cpus: '0' is not a number of CPUs", "for example 0.5"),
     (["--cpus", "0.001"], "--cpus: 0.001 is not between 0.01 and 1000", "leave it out for 1"),
+    (["--cpus", "0.00001"], "--cpus: '0.00001' is too little of a CPU", "0.01 is the least"),
     (["--cpus", "1001"], "--cpus: '1001' is more CPUs than any machine has", "1000 is the most"),
     (["--pids", "0"], "--pids: 0 is not between 1 and 4000000", "leave it out for 64"),
     (["--pids", "64.5"], "--pids: '64.5' is not a whole number", "digits only"),
@@ -100,6 +110,8 @@ VALUES = [
     (["--workdir", "x"], "--workdir: 'x' is not an absolute path in the box", "begin with /"),
     (["--changed"], "--changed lists what changed under /mnt, and there is no --mnt", "add --mnt DIR"),
     (["--require", "landlock", "--allow-degraded", "landlock"], "--require: 'landlock' stands in", "leave it out"),
+    (["--require", "network", "--network", "host"], "--require network: --network host", "leave one of the two out"),
+    (["--require", "pid", "--require", "armour"], "--require: 'armour' is not a layer", "the layers are"),
     (["--require", "armour"], "--require: 'armour' is not a layer", "the layers are"),
     (["--apparmor", "a b"], "--apparmor: 'a b' is not a profile's name", "names have letters"),
     (["--network", "lan"], "--network: 'lan' is not a network mode", "write none, host or allow"),
@@ -128,6 +140,7 @@ def test_a_path_that_will_not_do_is_named_with_what_to_do(pctx, tmp_path, line, 
     (tmp_path / "m").mkdir()
     (tmp_path / "f").touch()
     (tmp_path / "x.py").touch()
+    (tmp_path / "m.py").mkdir()
     (tmp_path / "link").symlink_to("f")
     one_sentence_and_a_hint(pctx("run", "-q", *line, cwd=tmp_path), says, hint)
 
@@ -152,13 +165,69 @@ def test_every_option_with_a_value_of_its_own_kind_is_among_them(pctx):
 
 COMMANDS = [
     (["/etc/passwd"], 126, "/etc/passwd: cannot be run: Permission denied", "chmod +x it, or name its interpreter"),
-    (["/usr"], 126, "/usr: cannot be run: Permission denied", "chmod +x it, or name its interpreter"),
+    (["/usr"], 126, "/usr: cannot be run: Is a directory", "it is a folder"),
 ]
 
 
 @pytest.mark.parametrize(("command", "status", "says", "hint"), COMMANDS, ids=[words[0] for words, *_ in COMMANDS])
 def test_a_command_that_cannot_be_run_is_named_with_what_to_do(pctx, command, status, says, hint):
     one_sentence_and_a_hint(pctx("run", "-q", "--", *command), says, hint, status)
+
+
+HIDDEN = [
+    (["--ro", "m:/usr"], "below /usr hides the host's programs"),
+    (["--tmpfs", "/usr"], "below /usr hides the host's programs"),
+    (["--env", "PATH=/nosuch"], "which --env PATH has set"),
+    (["--env", "A=b"], "the box has the host's /usr"),
+]
+
+
+@pytest.mark.parametrize(("words", "hint"), HIDDEN, ids=[" ".join(words) for words, _ in HIDDEN])
+def test_a_command_that_is_not_there_is_missed_where_it_is_looked_for(pctx, tmp_path, words, hint):
+    (tmp_path / "m").mkdir()
+    done = pctx("run", "-q", *words, "--", "nosuch", cwd=tmp_path)
+    one_sentence_and_a_hint(done, "nosuch: no such command in the box", hint, 127)
+
+
+@pytest.mark.rootless_only
+def test_what_a_user_may_not_read_is_named_before_anything_runs(pctx, tmp_path):
+    (tmp_path / "x.py").touch(0o200)
+    one_sentence_and_a_hint(pctx("run", "-q", "x.py", cwd=tmp_path), "the script x.py cannot be read", "name a copy")
+    (tmp_path / "x.py").chmod(0o600)
+    assert pctx("run", "-q", "x.py", cwd=tmp_path).returncode == 0  # the control
+
+
+@pytest.mark.rootless_only
+def test_a_folder_that_the_guest_may_not_enter_is_blamed_by_its_option(pctx, tmp_path, skip_unless):
+    skip_unless(Path("/root").stat().st_mode & 0o077 == 0, "a folder of root's that is closed to others")
+    done = pctx("run", "-q", "--mnt", "/root", "--", "ls")
+    one_sentence_and_a_hint(done, "--mnt /root: the guest may not enter it", "chmod")
+    assert pctx("run", "-q", "--mnt", str(tmp_path), "--", "ls").returncode == 0  # the control
+
+
+WRONG = [["--bogus"], ["--memory"], ["--mnt", ".", "--mnt", "."], ["--memory", "x"]]
+
+
+@pytest.mark.parametrize("words", WRONG, ids=" ".join)
+@pytest.mark.parametrize("form", ["two", "one"])
+def test_a_mistake_is_in_the_report_too(pctx, tmp_path, words, form):
+    (tmp_path / "r.json").write_text("of an earlier run")
+    where = ["--report", "r.json"] if form == "two" else ["--report=r.json"]
+    done = pctx("run", "--json", *where, *words, "--", "true", cwd=tmp_path)
+    written = json.loads((tmp_path / "r.json").read_text())
+    assert done.returncode == 125 and done.json() == written and written["error"]["kind"] == "usage"
+    assert written["error"]["message"] in done.stderr
+
+
+def test_a_guest_that_fails_is_told_of_with_what_it_was_refused(pctx, tmp_path):
+    command = ["--", "unshare", "-U", "true"]
+    done = pctx("run", *command)
+    assert done.returncode == 1
+    assert done.stderr.splitlines()[-1].startswith("pctx-sandbox: refused meanwhile: unshare flags 0x10000000 (EPERM);")
+    for words in (["-q"], ["--report", str(tmp_path / "r.json")], ["--json"]):
+        assert "refused meanwhile" not in pctx("run", *words, *command).stderr  # where it is known otherwise
+    assert "refused meanwhile" not in pctx("run", "--", "sh", "-c", "unshare -U true; exit 0").stderr
+    assert "refused meanwhile" not in pctx("run", "--", "sh", "-c", "exit 1").stderr
 
 
 RESULT = ["--changed", "--json", "--report", "--print-policy", "--quiet", "-q", "--die-with-parent"]
