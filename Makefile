@@ -13,7 +13,7 @@ demo: ## set everything up, then show the example, its speed, its layers, and se
 	@scripts/setup.sh demo
 	@$(PYTHON) examples/demo.py
 
-test: ## set everything up, then unit, integration, security, style and sanitizer tests (20 minutes on two cores with nothing compiled yet)
+test: ## set everything up, then unit, integration, security, style and sanitizer tests (11 minutes on two cores with nothing compiled yet)
 	@scripts/setup.sh test
 	@$(PYTHON) tests/run.py
 

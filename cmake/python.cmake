@@ -32,7 +32,9 @@ set_target_properties(pctx_fork PROPERTIES PREFIX "" OUTPUT_NAME "_fork" SUFFIX 
 target_compile_options(pctx_fork PRIVATE -O2 -Wall -Wextra $<$<BOOL:${PCTX_WERROR}>:-Werror>)
 # The same for the Zygote of scripts, which imports nothing, not even ctypes; on the stable ABI.
 add_library(pctx_scripts MODULE python/pctx_sandbox/guest/scripts.c python/pctx_sandbox/guest/fork.c)
+# Each file for itself: Python.h of 3.10 defines _GNU_SOURCE, and so does fork.c.
 set_target_properties(pctx_scripts PROPERTIES PREFIX "" OUTPUT_NAME "_scripts" SUFFIX ".so" C_VISIBILITY_PRESET hidden
+                                              UNITY_BUILD OFF
                                               LIBRARY_OUTPUT_DIRECTORY ${CMAKE_BINARY_DIR}/python/pctx_sandbox/guest)
 target_compile_definitions(pctx_scripts PRIVATE Py_LIMITED_API=0x03080000)
 target_include_directories(pctx_scripts SYSTEM PRIVATE ${Python3_INCLUDE_DIRS})

@@ -1,7 +1,7 @@
 # Which file belongs to which library. What starts boxes, and the verbs of the command line, can only be shown with real
 # boxes: no unit test and no fuzzer reaches them, and builds of these, with sanitizers, take half the time without.
 #   pctx_engine  what unit tests and fuzzers reach, and everything below it
-#   pctx_boxes   launch, pool and broker but for the files with a test beside them
+#   pctx_boxes   launch, pool and broker but for the files with a test beside them, and those that call these
 #   pctx_cli     the files of cli with a test beside them; its other files belong to the program
 function(pctx_split folders tested untested)
   set(with "")
@@ -30,4 +30,9 @@ pctx_split("launch;pool;broker" PCTX_TESTED PCTX_BOX_SOURCES)
 set(PCTX_NAMED ${PROJECT_SOURCE_DIR}/src/launch/probe.cc ${PROJECT_SOURCE_DIR}/src/broker/address.cc)
 list(REMOVE_ITEM PCTX_BOX_SOURCES ${PCTX_NAMED})
 list(APPEND PCTX_ENGINE_SOURCES ${PCTX_TESTED} ${PCTX_NAMED})
+# These start boxes. Where several files are compiled as one, whoever needs any of them would need these, too.
+foreach(source box/box.cc box/head_start.cc env/build.cc)
+  list(REMOVE_ITEM PCTX_ENGINE_SOURCES ${PROJECT_SOURCE_DIR}/src/${source})
+  list(APPEND PCTX_BOX_SOURCES ${PROJECT_SOURCE_DIR}/src/${source})
+endforeach()
 pctx_split("cli" PCTX_CLI_SOURCES PCTX_VERB_SOURCES)

@@ -18,7 +18,7 @@ fi
 compiler=()
 command -v clang++-14 >/dev/null || compiler=(-DCMAKE_CXX_COMPILER=clang++ -DCMAKE_C_COMPILER=clang)
 [[ -f build/fuzz/build.ninja ]] || cmake --preset fuzz ${compiler[@]+"${compiler[@]}"} >/dev/null
-cmake --build --preset fuzz
+cmake --build --preset fuzz --target fuzz/all  # not the program itself
 mkdir -p build/fuzz/crashes
 
 passed=0 failed=0

@@ -3,6 +3,7 @@
 The program is the one that PCTX_SANDBOX_BIN names, by default the release build in the tree's .venv.
 """
 
+import contextlib
 import json
 import os
 import shutil
@@ -96,11 +97,13 @@ def own_broker(sandbox_bin):
 @pytest.fixture(scope="module")
 def each_backend(request, sandbox_bin):
     """Calls and commands of this file go to this backend: a Broker or a container of their own."""
+    import podman_host
     from pctx_sandbox import _backend, _broker
 
     folder = tempfile.mkdtemp(prefix="pctx-t-", dir="/tmp")
     name = f"pctx-test-{os.getpid()}"
-    with pytest.MonkeyPatch.context() as patch:
+    image = podman_host.own_image() if request.param == "podman" else contextlib.nullcontext()
+    with image, pytest.MonkeyPatch.context() as patch:
         patch.setenv("PCTX_SANDBOX_SOCKET", f"{folder}/s")
         patch.setenv("PCTX_SANDBOX_BINARY", sandbox_bin)
         patch.setenv("PCTX_SANDBOX_BACKEND", request.param)

@@ -3,6 +3,8 @@
 One that is too old for the backend counts as none: that it says so is shown in src/backend/podman/podman_test.cc.
 """
 
+import contextlib
+import fcntl
 import functools
 import io
 import os
@@ -35,6 +37,14 @@ def trouble():
     except (OSError, subprocess.TimeoutExpired) as error:
         words = str(error)
     return None if words is None else f"a Podman that can start a container; this one says: {words}"
+
+
+@contextlib.contextmanager
+def own_image():
+    """A user's containers share one image, and tests remove it: no other suite's module has containers meanwhile."""
+    with open(f"/tmp/pctx-test-image-{os.geteuid()}", "w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        yield
 
 
 def _run(command, stdin):

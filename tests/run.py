@@ -21,6 +21,7 @@ import signal
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 import xml.etree.ElementTree
 from collections.abc import Callable
@@ -37,7 +38,7 @@ SKIP_CAP = 30
 REPEAT_CAP = 8
 
 # Parts that run at the same time: there are two cores, and a suite spends half of its time waiting.
-AT_ONCE = 4
+AT_ONCE = 5
 
 # Seconds. Far above what an idle machine needs: these end what hangs, they do not measure.
 SUITE_LIMIT = 1800
@@ -165,14 +166,14 @@ def gtest(preset: str, *arguments: str) -> Tally:
     return tally
 
 
-def sanitized_unit_tests() -> Tally:
-    if not (TREE / "build/asan/build.ninja").exists():
-        run(["cmake", "--preset", "asan"], timeout=SUITE_LIMIT, cwd=TREE, stdout=subprocess.DEVNULL)
+def built_unit_tests(preset: str, *targets: str) -> Tally:
+    if not (TREE / f"build/{preset}/build.ninja").exists():
+        run(["cmake", "--preset", preset], timeout=SUITE_LIMIT, cwd=TREE, stdout=subprocess.DEVNULL)
     # It takes what the suites beside it leave over: they wait for their boxes, and it would keep all cores busy.
-    build = ["nice", "-n", "15", "cmake", "--build", "--preset", "asan", "--target", "unit_tests"]
+    build = ["nice", "-n", "15", "cmake", "--build", "--preset", preset, "--target", *targets]
     if run(build, timeout=SUITE_LIMIT, cwd=TREE) != 0:
-        return failure("the asan preset does not build")
-    return unit_tests("asan")
+        return failure(f"the {preset} preset does not build")
+    return unit_tests(preset)
 
 
 def pytest(identity: Identity, *arguments: str, timeout: float) -> Tally:
@@ -294,21 +295,27 @@ def staged_for(user: pwd.struct_passwd):
         shutil.rmtree(stage, ignore_errors=True)
 
 
-SUITES = ("tests/integration", "tests/security")
+# What parts share and main() removes.
+SHARED = contextlib.ExitStack()
+SHARING = threading.Lock()
 
 
-def suites_as_root(*arguments: str) -> Tally:
+@functools.cache
+def staged_user() -> Identity:
+    return SHARED.enter_context(staged_for(ordinary_user()))
+
+
+def as_root(suite: str) -> Tally:
     identity = myself() if os.geteuid() == 0 else root_by_sudo()
     if identity is None:
-        return skip("tests as root: this user is not root and `sudo -n` does not work")
-    return pytest(identity, *SUITES, *arguments, timeout=SUITE_LIMIT)
+        return skip(f"{suite} as root: this user is not root and `sudo -n` does not work")
+    return pytest(identity, suite, timeout=SUITE_LIMIT)
 
 
-def suites_as_user(*arguments: str) -> Tally:
-    if os.geteuid() != 0:
-        return pytest(myself(), *SUITES, *arguments, timeout=SUITE_LIMIT)
-    with staged_for(ordinary_user()) as identity:
-        return pytest(identity, *SUITES, *arguments, timeout=SUITE_LIMIT)
+def as_user(suite: str) -> Tally:
+    with SHARING:
+        identity = staged_user() if os.geteuid() == 0 else myself()
+    return pytest(identity, suite, timeout=SUITE_LIMIT)
 
 
 def chaos() -> Tally:
@@ -358,14 +365,17 @@ Part = tuple[str, Callable[[], Tally]]
 QUICK: list[tuple[Part, ...]] = [
     (("unit tests, release build", lambda: unit_tests("release")),),
     (
-        ("integration and security tests, as root", suites_as_root),
-        ("integration and security tests, as an ordinary user", suites_as_user),
-        ("unit tests, ASan and UBSan", sanitized_unit_tests),
+        ("integration tests, as root", lambda: as_root("tests/integration")),
+        ("integration tests, as an ordinary user", lambda: as_user("tests/integration")),
+        ("security tests, as root", lambda: as_root("tests/security")),
+        ("security tests, as an ordinary user", lambda: as_user("tests/security")),
+        ("unit tests, ASan and UBSan", lambda: built_unit_tests("asan", "unit_tests")),
         ("tests of the Python package", lambda: pytest(myself(), "tests/python", timeout=SUITE_LIMIT)),
     ),
     (("style tests", style),),
 ]
 SLOW: list[tuple[Part, ...]] = [
+    (("unit tests, every file compiled by itself", lambda: built_unit_tests("dev", "all")),),
     (("virtual machines with cgroup v2 and AppArmor", lambda: script(["tests/vm/run.sh"], timeout=12000)),),
     (("chaos, as root", chaos),),
     (("the wheel and the clone, installed", lambda: script(["scripts/check-wheel.sh"], timeout=3300)),),
@@ -406,12 +416,13 @@ def main() -> int:
     if not rows:
         parser.error(f"no part is named like {options.only!r}")
     total, start, summary = Tally(), time.monotonic(), []
-    for number, row in enumerate(rows, 1):
-        print(f"\n=== [{number}/{len(rows)}]", " | ".join(name for name, _ in row))
-        for tally, line in in_row(row):
-            summary.append(line)
-            print(line.strip())
-            total.add(tally)
+    with SHARED:
+        for number, row in enumerate(rows, 1):
+            print(f"\n=== [{number}/{len(rows)}]", " | ".join(name for name, _ in row))
+            for tally, line in in_row(row):
+                summary.append(line)
+                print(line.strip())
+                total.add(tally)
 
     print(f"\n=== all parts ({time.monotonic() - start:.0f} s)", *summary, sep="\n")
     for reason in total.skips:

@@ -10,7 +10,7 @@ namespace pctx::backend {
 namespace {
 
 constexpr Millis kPatience{60'000};
-constexpr std::size_t kMostWords = 16_KiB;
+constexpr std::size_t kMostComplaint = 16_KiB;
 
 }  // namespace
 
@@ -32,7 +32,7 @@ Result<Reached> reach_namespaces(const Wanted& wanted) {
   reached.address = PCTX_TRY(broker_address(wanted.version));
   if (connect_broker(reached.address)) return reached;
   // By itself: it leaves this process's session, folder and descriptors behind.
-  const auto done = PCTX_TRY(sys::run_program({"/proc/self/exe", "serve"}, -1, kMostWords, kPatience));
+  const auto done = PCTX_TRY(sys::run_program({"/proc/self/exe", "serve"}, -1, kMostComplaint, kPatience));
   if (done.status != 0) return unavailable(fmt::format("the Broker did not start: {}", done.err), "");
   return reached;
 }

@@ -7,9 +7,8 @@ namespace {
 
 constexpr std::size_t kLongestKey = 40, kLongestPlace = 300;
 
-std::string shown(const std::string& key) {
-  using nlohmann::json;
-  const std::string quoted = json(key.substr(0, kLongestKey)).dump(-1, ' ', true, json::error_handler_t::replace);
+std::string shown_key(const std::string& key) {
+  const std::string quoted = Json(key.substr(0, kLongestKey)).dump(-1, ' ', true, Json::error_handler_t::replace);
   return quoted.substr(1, quoted.size() - 2);
 }
 
@@ -33,7 +32,7 @@ bool JsonPlace::enter(const std::string& key) {
 std::string JsonPlace::text() const {
   std::string text;
   for (const Open& each : open_)
-    text += each.list ? fmt::format("[{}]", each.index) : (text.empty() ? "" : ".") + shown(each.key);
+    text += each.list ? fmt::format("[{}]", each.index) : (text.empty() ? "" : ".") + shown_key(each.key);
   return text.substr(0, kLongestPlace);
 }
 

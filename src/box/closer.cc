@@ -14,7 +14,7 @@ namespace pctx {
 namespace {
 
 // It ends with its owner, whose end of the socket it waits for.
-[[noreturn]] void run(const Fd& socket) {
+[[noreturn]] void close_for_caller(const Fd& socket) {
   ::setsid();
   (void)::prctl(PR_SET_NAME, "pctx-closer");
   for (const int signal : {SIGTERM, SIGINT, SIGHUP}) ::signal(signal, SIG_IGN);
@@ -56,7 +56,7 @@ Result<void> Closer::replace() {
   if (pid < 0) return os_error("cannot start a process that closes sockets");
   if (pid == 0) {
     ours.reset();
-    run(theirs);
+    close_for_caller(theirs);
   }
   pid_ = pid;
   socket_ = std::move(ours);

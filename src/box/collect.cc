@@ -72,6 +72,8 @@ Unread to_unread(int code) {
 // Shortage of the host's own, as opposed to something about the entry.
 bool is_shortage(int code) { return code == EMFILE || code == ENFILE || code == ENOMEM; }
 
+}  // namespace
+
 // Opens directories beneath a folder by their full relative path, so that a walk of any depth holds one descriptor.
 class BeneathOpener {
  public:
@@ -131,8 +133,6 @@ class BeneathOpener {
   dev_t device_;
   bool has_openat2_ = true;
 };
-
-}  // namespace
 
 // Breadth first: the list of entries is itself the queue of directories to read, so the walk needs no further memory
 // and no stack, and when a budget ends it the files near the top are the ones that are known.
@@ -298,7 +298,8 @@ bool same_state(const FolderEntry& a, const FolderEntry& b) {
 }
 
 // Sorts one entry of `after` into the lists; `old` is what `before` has under the same path, if anything.
-void judge(const FolderEntry* old, const FolderEntry& entry, const FolderSnapshot& before, FolderChanges& changes) {
+void judge_entry(const FolderEntry* old, const FolderEntry& entry, const FolderSnapshot& before,
+                 FolderChanges& changes) {
   if (const char* reason = unread_reason(entry.unread)) changes.skipped.push_back({entry.path, reason});
   if (entry.type == FileType::unknown) return;  // it may still be the file that was there
   const bool was_file = old != nullptr && old->type == FileType::regular;
@@ -342,7 +343,7 @@ FolderChanges diff(const FolderSnapshot& before, const FolderSnapshot& after) {
       continue;
     }
     const bool both = old != before.entries().end() && old->path == entry->path;
-    judge(both ? &*old : nullptr, *entry, before, changes);
+    judge_entry(both ? &*old : nullptr, *entry, before, changes);
     if (both) ++old;
     ++entry;
   }

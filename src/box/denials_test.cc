@@ -80,7 +80,7 @@ std::string asked(std::string_view name, std::initializer_list<std::uint64_t> ar
   return asked_for(name, call);
 }
 
-std::optional<std::uint64_t> text(std::string_view name, std::initializer_list<std::uint64_t> args) {
+std::optional<std::uint64_t> address(std::string_view name, std::initializer_list<std::uint64_t> args) {
   seccomp_data call{};
   std::ranges::copy(args, call.args);
   return text_address(name, call);
@@ -100,11 +100,11 @@ TEST(RefusedCall, is_told_by_its_arguments) {
 }
 
 TEST(RefusedCall, is_told_by_its_path) {
-  EXPECT_EQ(text("mkdir", {7, 1}), 7U);
-  EXPECT_EQ(text("mkdirat", {7, 8}), 8U);
-  EXPECT_EQ(text("symlink", {7, 8}), 8U);
-  EXPECT_EQ(text("memfd_create", {7}), 7U);
-  EXPECT_EQ(text("getpid", {}), std::nullopt);
+  EXPECT_EQ(address("mkdir", {7, 1}), 7U);
+  EXPECT_EQ(address("mkdirat", {7, 8}), 8U);
+  EXPECT_EQ(address("symlink", {7, 8}), 8U);
+  EXPECT_EQ(address("memfd_create", {7}), 7U);
+  EXPECT_EQ(address("getpid", {}), std::nullopt);
 }
 
 TEST(TextReader, reads_up_to_the_end_of_a_text_or_of_its_page) {

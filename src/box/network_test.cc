@@ -7,7 +7,7 @@
 namespace pctx {
 namespace {
 
-Plan plan_with(std::vector<std::uint16_t> ports) {
+Plan plan_with_ports(std::vector<std::uint16_t> ports) {
   Plan plan;
   plan.network.emplace().ports = std::move(ports);
   return plan;
@@ -24,7 +24,7 @@ StatusFrame frame(std::uint8_t has, std::uint16_t first, std::int32_t total) {
 }
 
 TEST(EndsReader, puts_several_frames_together) {
-  const Plan plan = plan_with({80, 443, 5432, 8080});
+  const Plan plan = plan_with_ports({80, 443, 5432, 8080});
   EndsReader reader;
   FrameFds first = some(8), second = some(1);
   EXPECT_FALSE(*reader.take(plan, frame(kHasPacket | kHasRaw4 | kHasRaw6, 0, 9), first));
@@ -35,7 +35,7 @@ TEST(EndsReader, puts_several_frames_together) {
 }
 
 TEST(EndsReader, does_without_watchers) {
-  const Plan plan = plan_with({443});
+  const Plan plan = plan_with_ports({443});
   EndsReader reader;
   FrameFds fds = some(3);
   EXPECT_TRUE(*reader.take(plan, frame(0, 0, 3), fds));
@@ -46,8 +46,8 @@ TEST(EndsReader, does_without_watchers) {
 TEST(EndsReader, refuses_what_was_not_asked_for) {
   EndsReader reader;
   FrameFds fds = some(3);
-  EXPECT_FALSE(reader.take(plan_with({80, 443}), frame(0, 0, 3), fds)) << "a listener is missing";
-  EXPECT_FALSE(reader.take(plan_with({443}), frame(0, 2, 3), fds)) << "out of order";
+  EXPECT_FALSE(reader.take(plan_with_ports({80, 443}), frame(0, 0, 3), fds)) << "a listener is missing";
+  EXPECT_FALSE(reader.take(plan_with_ports({443}), frame(0, 2, 3), fds)) << "out of order";
   EXPECT_FALSE(reader.take({}, frame(0, 0, 2), fds)) << "no allow-list at all";
 }
 

@@ -1,39 +1,36 @@
 #include "box/receipt.h"
 
-#include <nlohmann/json.hpp>
-
+#include "base/json.h"
 #include "box/terminal.h"
 
 namespace pctx {
 namespace {
 
-using Json = nlohmann::ordered_json;
-
-Json paths(const std::vector<std::string>& raw) {
-  Json list = Json::array();
+OrderedJson paths(const std::vector<std::string>& raw) {
+  OrderedJson list = OrderedJson::array();
   for (const std::string& path : raw) list.push_back(printable_path(path));
   return list;
 }
 
-Json outcome_json(const Outcome& outcome) {
-  Json json{{"kind", name(outcome.kind)}};
-  json["exit_code"] = outcome.kind == OutcomeKind::exited ? Json(outcome.exit_code) : Json();
-  json["signal"] = outcome.kind == OutcomeKind::exited ? Json() : Json(outcome.signal);
-  json["limit"] = outcome.limit.empty() ? Json() : Json(outcome.limit);
-  json["message"] = outcome.sentence.empty() ? Json() : Json(outcome.sentence);
+OrderedJson outcome_json(const Outcome& outcome) {
+  OrderedJson json{{"kind", name(outcome.kind)}};
+  json["exit_code"] = outcome.kind == OutcomeKind::exited ? OrderedJson(outcome.exit_code) : OrderedJson();
+  json["signal"] = outcome.kind == OutcomeKind::exited ? OrderedJson() : OrderedJson(outcome.signal);
+  json["limit"] = outcome.limit.empty() ? OrderedJson() : OrderedJson(outcome.limit);
+  json["message"] = outcome.sentence.empty() ? OrderedJson() : OrderedJson(outcome.sentence);
   return json;
 }
 
-Json network_json(const NetworkRecord& record, bool attempts_recorded) {
-  Json json{{"connections", Json::array()}};
+OrderedJson connections_json(const NetworkRecord& record, bool attempts_recorded) {
+  OrderedJson json{{"connections", OrderedJson::array()}};
   for (const ConnectionRecord& each : record.connections)
-    json["connections"].push_back({{"name", each.name.empty() ? Json() : Json(printable_path(each.name))},
-                                   {"address", each.address.empty() ? Json() : Json(each.address)},
+    json["connections"].push_back({{"name", each.name.empty() ? OrderedJson() : OrderedJson(printable_path(each.name))},
+                                   {"address", each.address.empty() ? OrderedJson() : OrderedJson(each.address)},
                                    {"port", each.port},
                                    {"transport", each.transport},
                                    {"allowed", each.allowed},
-                                   {"reason", each.reason.empty() ? Json() : Json(each.reason)},
-                                   {"check", each.check.empty() ? Json() : Json(each.check)},
+                                   {"reason", each.reason.empty() ? OrderedJson() : OrderedJson(each.reason)},
+                                   {"check", each.check.empty() ? OrderedJson() : OrderedJson(each.check)},
                                    {"sent", each.sent},
                                    {"received", each.received},
                                    {"count", each.count}});
@@ -45,8 +42,8 @@ Json network_json(const NetworkRecord& record, bool attempts_recorded) {
   return json;
 }
 
-Json receipt_json(const Receipt& receipt) {
-  Json json;
+OrderedJson receipt_json(const Receipt& receipt) {
+  OrderedJson json;
   json["backend"] = {{"name", receipt.backend}, {"reason", receipt.backend_reason}};
   if (!receipt.backend_limits.empty()) json["backend"]["limits"] = receipt.backend_limits;
   for (const LayerInfo& entry : kLayers) {
@@ -57,12 +54,12 @@ Json receipt_json(const Receipt& receipt) {
     json["limits"][limit.limit] = {{"value", limit.value}, {"by", limit.by}};
   const Usage& usage = receipt.usage;
   json["usage"] = {{"wall_ms", usage.wall.count()},
-                   {"cpu_ms", usage.cpu ? Json(usage.cpu->count()) : Json()},
-                   {"peak_memory_bytes", usage.peak_memory ? Json(*usage.peak_memory) : Json()},
+                   {"cpu_ms", usage.cpu ? OrderedJson(usage.cpu->count()) : OrderedJson()},
+                   {"peak_memory_bytes", usage.peak_memory ? OrderedJson(*usage.peak_memory) : OrderedJson()},
                    {"stdout_bytes", usage.stdout_bytes},
                    {"stderr_bytes", usage.stderr_bytes}};
   json["truncated"] = receipt.truncated;
-  json["denials"] = Json::array();
+  json["denials"] = OrderedJson::array();
   for (const Denial& denial : receipt.denials.kinds())
     json["denials"].push_back({{"syscall", denial.syscall},
                                {"detail", denial.detail},
@@ -71,17 +68,17 @@ Json receipt_json(const Receipt& receipt) {
                                {"count", denial.count}});
   json["denials_left_out"] = receipt.denials.left_out();
   json["denials_recorded"] = receipt.denials_recorded;
-  if (receipt.network) json["network"] = network_json(*receipt.network, receipt.attempts_recorded);
+  if (receipt.network) json["network"] = connections_json(*receipt.network, receipt.attempts_recorded);
   return json;
 }
 
-Json changes_json(const FolderChanges& changes) {
-  Json json{
+OrderedJson changes_json(const FolderChanges& changes) {
+  OrderedJson json{
       {"created", paths(changes.created)}, {"modified", paths(changes.modified)}, {"deleted", paths(changes.deleted)}};
-  json["skipped"] = Json::array();
+  json["skipped"] = OrderedJson::array();
   for (const SkippedPath& skipped : changes.skipped)
     json["skipped"].push_back({{"path", printable_path(skipped.path)}, {"reason", skipped.reason}});
-  json["truncated"] = changes.truncated ? Json(changes.truncated_reason) : Json(false);
+  json["truncated"] = changes.truncated ? OrderedJson(changes.truncated_reason) : OrderedJson(false);
   return json;
 }
 
@@ -104,7 +101,7 @@ const char* kind_name(ErrorKind kind) {
 }  // namespace
 
 std::string report_json(const Ending& ending, bool captured, int indent) {
-  Json json;
+  OrderedJson json;
   json["outcome"] = outcome_json(ending.outcome);
   json["exit_status"] = ending.outcome.exit_status();
   if (captured) {
@@ -114,12 +111,12 @@ std::string report_json(const Ending& ending, bool captured, int indent) {
   json["receipt"] = receipt_json(ending.receipt);
   if (ending.changes) json["changed"] = changes_json(*ending.changes);
   // The guest's bytes need not be UTF-8.
-  return json.dump(indent, ' ', false, Json::error_handler_t::replace);
+  return json.dump(indent, ' ', false, OrderedJson::error_handler_t::replace);
 }
 
 std::string error_json(const Error& error) {
-  const Json json{{"error", {{"kind", kind_name(error.kind)}, {"message", error.what}, {"hint", error.hint}}}};
-  return json.dump(2, ' ', false, Json::error_handler_t::replace);
+  const OrderedJson json{{"error", {{"kind", kind_name(error.kind)}, {"message", error.what}, {"hint", error.hint}}}};
+  return json.dump(2, ' ', false, OrderedJson::error_handler_t::replace);
 }
 
 }  // namespace pctx

@@ -100,7 +100,7 @@ std::uint64_t most(const char* path, std::uint64_t otherwise) {
 }
 
 enum Kind : std::size_t { local, tcp, udp, tcp6, udp6 };
-constexpr std::array kKinds{local, tcp, udp, tcp6, udp6};
+constexpr std::array kSocketKinds{local, tcp, udp, tcp6, udp6};
 
 // What the kernel has for a socket beside its buffers, its inode and names included, rounded up from what slabinfo
 // shows on 6.18: 2.4 KiB and 1.2 KiB of inode, dentry and file for TCP; a connection that nobody has accepted has a
@@ -169,7 +169,7 @@ SocketCounts socket_counts(std::string_view table, std::string_view table6) {
 
 std::uint64_t SocketCounts::memory() const {
   std::uint64_t sum = closed * kTimeWait;
-  for (const Kind kind : kKinds) sum += of[kind] * kItself[kind];
+  for (const Kind kind : kSocketKinds) sum += of[kind] * kItself[kind];
   return sum;
 }
 
@@ -187,7 +187,7 @@ std::uint64_t SocketMeter::measure(int proc, std::uint64_t limit) {
   if (!diag_) return 0;
   const auto counts = count(proc);
   std::uint64_t sum = counts ? counts->memory() : 0;
-  for (const Kind kind : kKinds) {
+  for (const Kind kind : kSocketKinds) {
     if (sum > limit) break;
     if (counts && counts->of[kind] == 0) continue;
     std::optional<std::uint64_t> held;

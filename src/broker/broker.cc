@@ -12,8 +12,8 @@
 #include <map>
 
 #include <fmt/format.h>
-#include <nlohmann/json.hpp>
 
+#include "base/json.h"
 #include "base/units.h"
 #include "broker/session.h"
 #include "net/door.h"
@@ -22,7 +22,6 @@
 namespace pctx {
 namespace {
 
-using Json = nlohmann::json;
 using Clock = std::chrono::steady_clock;
 
 constexpr std::size_t kFewestWaiting = 2;

@@ -2,14 +2,11 @@
 
 #include <sys/mman.h>
 
-#include <nlohmann/json.hpp>
-
+#include "base/json.h"
 #include "sys/files.h"
 
 namespace pctx {
 namespace {
-
-using Json = nlohmann::json;
 
 constexpr std::uint64_t kLongestTime = 1'000'000'000'000;
 

@@ -1,12 +1,11 @@
 // A copy of a folder for boxes of another backend, for as long as a call lasts. `@sandbox` uses it; whoever holds our
 // standard input holds the copy.
-#include <cstdio>
 #include <memory>
 
 #include <fmt/format.h>
-#include <nlohmann/json.hpp>
 
 #include "backend/copies.h"
+#include "base/json.h"
 #include "box/terminal.h"
 #include "cli/verbs.h"
 #include "sys/files.h"
@@ -14,23 +13,21 @@
 namespace pctx::cli {
 namespace {
 
-using Json = nlohmann::ordered_json;
-
 std::string printed(const FolderChanges& changes) {
   const auto list = [](const std::vector<std::string>& paths) {
-    Json names = Json::array();
+    OrderedJson names = OrderedJson::array();
     for (const std::string& path : paths) names.push_back(printable_path(path));
     return names;
   };
-  Json skipped = Json::array();
+  OrderedJson skipped = OrderedJson::array();
   for (const SkippedPath& each : changes.skipped)
     skipped.push_back({{"path", printable_path(each.path)}, {"reason", each.reason}});
-  const Json json{{"created", list(changes.created)},
-                  {"modified", list(changes.modified)},
-                  {"deleted", list(changes.deleted)},
-                  {"skipped", skipped},
-                  {"truncated", changes.truncated_reason}};
-  return json.dump(-1, ' ', false, Json::error_handler_t::replace) + "\n";
+  const OrderedJson json{{"created", list(changes.created)},
+                         {"modified", list(changes.modified)},
+                         {"deleted", list(changes.deleted)},
+                         {"skipped", skipped},
+                         {"truncated", changes.truncated_reason}};
+  return json.dump(-1, ' ', false, OrderedJson::error_handler_t::replace) + "\n";
 }
 
 struct Lending {

@@ -9,12 +9,12 @@ namespace {
 
 constexpr std::size_t kDigits = 32;
 // Raised when Environments of before must not be found again.
-constexpr const char* kFormat = "pctx-sandbox environment 1";
+constexpr const char* kKeyFormat = "pctx-sandbox environment 1";
 
 }  // namespace
 
 std::string make_key(const std::vector<Requirement>& requirements, const Interpreter& interpreter, bool source) {
-  std::string text{kFormat};
+  std::string text{kKeyFormat};
   // None of these holds a NUL, so that no two lists make the same text.
   for (const std::string& part : {interpreter.implementation, interpreter.version, interpreter.executable,
                                   interpreter.platform, interpreter.libc, std::string{source ? "source" : "wheels"}})

@@ -7,7 +7,7 @@
 namespace pctx::env {
 namespace {
 
-Error unreadable(std::string_view why) {
+Error unreadable_block(std::string_view why) {
   return usage_error(fmt::format("the '# /// script' block cannot be read: {}", why),
                      "see PEP 723; only requires-python and dependencies are used");
 }
@@ -40,8 +40,8 @@ Result<std::optional<std::string>> find_block(std::string_view script) {
       block += line.substr(std::min<std::size_t>(line.size(), 2));
       block += '\n';
     }
-    if (!closed) return unreadable("it has no end");
-    if (found) return unreadable("there are two of them");
+    if (!closed) return unreadable_block("it has no end");
+    if (found) return unreadable_block("there are two of them");
     found = std::move(ended);
   }
   return found;
@@ -61,9 +61,9 @@ class Toml {
       else if (key == "dependencies")
         metadata.dependencies = PCTX_TRY(read_array());
       else
-        return unreadable(fmt::format("'{}' is not a key of it", key.substr(0, 40)));
+        return unreadable_block(fmt::format("'{}' is not a key of it", key.substr(0, 40)));
       skip(false);
-      if (!rest_.empty() && rest_.front() != '\n') return unreadable("something follows a value on its line");
+      if (!rest_.empty() && rest_.front() != '\n') return unreadable_block("something follows a value on its line");
     }
     return metadata;  // a table follows: not for us
   }
@@ -81,30 +81,31 @@ class Toml {
   }
   Result<std::string> read_key() {
     const std::size_t equals = rest_.find_first_of("=\n");
-    if (equals == std::string_view::npos || rest_[equals] != '=') return unreadable("a line has no '='");
+    if (equals == std::string_view::npos || rest_[equals] != '=') return unreadable_block("a line has no '='");
     std::string key{rest_.substr(0, equals)};
     rest_.remove_prefix(equals + 1);
     while (!key.empty() && (key.back() == ' ' || key.back() == '\t')) key.pop_back();
     if (key.size() > 1 && (key.front() == '"' || key.front() == '\'') && key.back() == key.front())
       key = key.substr(1, key.size() - 2);
     if (key.find_first_not_of("abcdefghijklmnopqrstuvwxyz-_0123456789") != std::string::npos)
-      return unreadable("a key has characters that no key of it has");
+      return unreadable_block("a key has characters that no key of it has");
     skip(false);
     return key;
   }
   Result<std::string> read_string() {
-    if (rest_.empty() || (rest_.front() != '"' && rest_.front() != '\'')) return unreadable("a text must be quoted");
+    if (rest_.empty() || (rest_.front() != '"' && rest_.front() != '\''))
+      return unreadable_block("a text must be quoted");
     const char quote = rest_.front();
     rest_.remove_prefix(1);
     std::string text;
     for (;;) {
-      if (rest_.empty() || rest_.front() == '\n') return unreadable("a text has no end");
+      if (rest_.empty() || rest_.front() == '\n') return unreadable_block("a text has no end");
       char c = rest_.front();
       rest_.remove_prefix(1);
       if (c == quote) return text;
       if (c == '\\' && quote == '"') {
         if (rest_.empty() || (rest_.front() != '"' && rest_.front() != '\\'))
-          return unreadable("only \\\" and \\\\ are understood behind a backslash");
+          return unreadable_block("only \\\" and \\\\ are understood behind a backslash");
         c = rest_.front();
         rest_.remove_prefix(1);
       }
@@ -113,18 +114,18 @@ class Toml {
   }
   Result<std::vector<std::string>> read_array() {
     std::vector<std::string> items;
-    if (rest_.empty() || rest_.front() != '[') return unreadable("dependencies must be a list");
+    if (rest_.empty() || rest_.front() != '[') return unreadable_block("dependencies must be a list");
     rest_.remove_prefix(1);
     for (;;) {
       skip(true);
-      if (rest_.empty()) return unreadable("a list has no end");
+      if (rest_.empty()) return unreadable_block("a list has no end");
       if (rest_.front() == ']') break;
       items.push_back(PCTX_TRY(read_string()));
       skip(true);
       if (!rest_.empty() && rest_.front() == ',')
         rest_.remove_prefix(1);
       else if (rest_.empty() || rest_.front() != ']')
-        return unreadable("a comma is missing in a list");
+        return unreadable_block("a comma is missing in a list");
     }
     rest_.remove_prefix(1);
     return items;

@@ -49,7 +49,7 @@ int mount_folder(const MountOrder& order, int mount_namespace, int given) noexce
 }
 
 // False at the end of the Broker's side.
-bool serve() noexcept {
+bool serve_order() noexcept {
   static MountOrder order;
   iovec data{&order, sizeof order};
   alignas(cmsghdr) char control[CMSG_SPACE(2 * sizeof(int))];
@@ -99,7 +99,7 @@ int start_binder(const ChildPlan& plan) noexcept {
   if (high < 0 || ::dup3(high, kOrders, O_CLOEXEC) < 0 || abi::close_range(0, kOrders - 1, 0) != 0 ||
       abi::close_range(kOrders + 1, ~0U, 0) != 0)
     ::_exit(127);
-  while (serve()) {
+  while (serve_order()) {
   }
   ::_exit(0);
 }

@@ -14,11 +14,11 @@
 #include <cstring>
 
 #include "launch/child_plan.h"
+#include "launch/netlink.h"
 
 namespace pctx {
 namespace {
 
-constexpr int kLoopback = 1;  // the first interface of every network namespace
 constexpr std::uint16_t kDnsPort = 53;
 // What the relay has not accepted yet waits here; more than that is refused, as at any busy server.
 constexpr int kBacklog = 256;

@@ -255,7 +255,7 @@ void reap() noexcept {
 }
 
 // False at the end of the Broker's side.
-bool serve(const ChildPlan& plan) noexcept {
+bool serve_request(const ChildPlan& plan) noexcept {
   StatusFrame request;
   int fds[kMaxFrameFds];
   std::size_t count = 0;
@@ -327,7 +327,7 @@ bool serve(const ChildPlan& plan) noexcept {
       reap();
     }
     // Our end is the end of everything that was cut here.
-    if (fds[0].revents != 0 && !serve(plan)) ::_exit(0);
+    if (fds[0].revents != 0 && !serve_request(plan)) ::_exit(0);
   }
 }
 

@@ -11,8 +11,6 @@
 namespace pctx {
 namespace {
 
-constexpr int kLoopback = 1;  // the first interface of every network namespace
-
 class Writer {
  public:
   void link_up() {

@@ -8,6 +8,8 @@
 
 namespace pctx {
 
+inline constexpr int kLoopback = 1;  // the first interface of every network namespace
+
 struct NetlinkMessages {
   std::vector<std::uint8_t> bytes;
   std::uint32_t last = 0;  // sequence number of the last one, which asks for an answer

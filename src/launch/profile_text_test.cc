@@ -7,7 +7,7 @@
 namespace pctx {
 namespace {
 
-Plan plan_with(std::string lent) {
+Plan plan_lending(std::string lent) {
   Plan plan;
   plan.root = {{.kind = RootOpKind::directory, .target = "usr"},
                {.kind = RootOpKind::bind, .target = "usr", .text = "/usr", .directory = true},
@@ -19,7 +19,7 @@ Plan plan_with(std::string lent) {
 }
 
 TEST(PayloadProfile, names_what_the_box_has_and_nothing_else) {
-  const auto text = payload_profile("mine", plan_with("home/ada/venv/lib"));
+  const auto text = payload_profile("mine", plan_lending("home/ada/venv/lib"));
   ASSERT_TRUE(text);
   for (const char* rule :
        {"profile mine flags=", "profile mine-zygote flags=", "  /usr/** mrix,\n", "  /home/ada/venv/lib/** mrix,\n",
@@ -40,9 +40,9 @@ TEST(PayloadProfile, names_what_the_box_has_and_nothing_else) {
 }
 
 TEST(PayloadProfile, a_path_that_is_more_than_itself_is_refused) {
-  EXPECT_NE(payload_profile("mine", plan_with("a b/lib"))->find("  \"/a b/lib/**\" mrix,\n"), std::string::npos);
+  EXPECT_NE(payload_profile("mine", plan_lending("a b/lib"))->find("  \"/a b/lib/**\" mrix,\n"), std::string::npos);
   for (const char* path : {"a*/lib", "a{b,c}", "a\"b", "@{HOME}/x", "a\nb", "a?", "a[b]"})
-    EXPECT_FALSE(payload_profile("mine", plan_with(path))) << path;
+    EXPECT_FALSE(payload_profile("mine", plan_lending(path))) << path;
 }
 
 TEST(ProfileDiff, shows_changed_lines_with_their_neighbours) {

@@ -1,15 +1,13 @@
 #include "net/control.h"
 
 #include <fmt/format.h>
-#include <nlohmann/json.hpp>
 
+#include "base/json.h"
 #include "base/units.h"
 #include "wire/packet.h"
 
 namespace pctx::net {
 namespace {
-
-using Json = nlohmann::json;
 
 Json rule_json(const NetRule& rule) {
   return {{"kind", static_cast<int>(rule.kind)},
@@ -31,11 +29,7 @@ std::optional<std::uint64_t> figure(const Json& json, const char* key) {
   return json.contains(key) ? std::optional{json[key].get<std::uint64_t>()} : std::nullopt;
 }
 
-std::uint64_t number(const Json& json, const char* key) {
-  const auto found = json.find(key);
-  return found != json.end() && found->is_number_unsigned() ? found->get<std::uint64_t>() : 0;
-}
-std::string text(const Json& json, const char* key) {
+std::string text_in(const Json& json, const char* key) {
   const auto found = json.find(key);
   return found != json.end() && found->is_string() ? found->get<std::string>().substr(0, 1024) : std::string{};
 }
@@ -163,23 +157,23 @@ Notice read_notice(std::string_view message) {
     notice.kind = Notice::Kind::ready;
   } else if (json.contains("failed")) {
     notice.kind = Notice::Kind::failed;
-    notice.error = unavailable(text(json, "failed"), text(json, "hint"));
+    notice.error = unavailable(text_in(json, "failed"), text_in(json, "hint"));
   } else if (json.contains("used")) {
     notice.kind = Notice::Kind::used;
-    notice.id = static_cast<std::uint32_t>(number(json, "used"));
-    notice.sent = number(json, "sent");
-    notice.received = number(json, "received");
+    notice.id = static_cast<std::uint32_t>(json_number(json, "used"));
+    notice.sent = json_number(json, "sent");
+    notice.received = json_number(json, "received");
   } else if (json.contains("named")) {
     notice.kind = Notice::Kind::named;
-    notice.id = static_cast<std::uint32_t>(number(json, "named"));
-    notice.number = number(json, "number");
-    notice.name = text(json, "name");
+    notice.id = static_cast<std::uint32_t>(json_number(json, "named"));
+    notice.number = json_number(json, "number");
+    notice.name = text_in(json, "name");
   } else if (json.contains("refused")) {
     notice.kind = Notice::Kind::refused;
-    notice.id = static_cast<std::uint32_t>(number(json, "refused"));
+    notice.id = static_cast<std::uint32_t>(json_number(json, "refused"));
   } else if (json.contains("record")) {
     notice.kind = Notice::Kind::record;
-    notice.id = static_cast<std::uint32_t>(number(json, "record"));
+    notice.id = static_cast<std::uint32_t>(json_number(json, "record"));
   }
   return notice;
 }

@@ -15,15 +15,15 @@ std::uint16_t word(std::string_view bytes, std::size_t at) {
                                     static_cast<unsigned char>(bytes[at + 1]));
 }
 
-void put(std::string& out, std::uint16_t value) {
+void put16(std::string& out, std::uint16_t value) {
   out += static_cast<char>(value >> 8);
   out += static_cast<char>(value & 0xff);
 }
 
 void put_opt(std::string& out) {
   out += '\0';
-  put(out, kTypeOpt);
-  put(out, kPayload);
+  put16(out, kTypeOpt);
+  put16(out, kPayload);
   out.append(6, '\0');
 }
 
@@ -76,21 +76,21 @@ std::optional<DnsQuestion> read_question(std::string_view message) {
 
 std::string write_answer(const DnsQuestion& question, DnsCode code, const std::optional<IpAddress>& address) {
   std::string out;
-  put(out, question.id);
-  put(out, static_cast<std::uint16_t>(kAnswerBit | kRecursionDone | (question.recursion ? kRecursionWanted : 0) |
-                                      static_cast<std::uint16_t>(code)));
-  put(out, question.raw.empty() ? 0 : 1);
-  put(out, address ? 1 : 0);
-  put(out, 0);
-  put(out, question.edns ? 1 : 0);
+  put16(out, question.id);
+  put16(out, static_cast<std::uint16_t>(kAnswerBit | kRecursionDone | (question.recursion ? kRecursionWanted : 0) |
+                                        static_cast<std::uint16_t>(code)));
+  put16(out, question.raw.empty() ? 0 : 1);
+  put16(out, address ? 1 : 0);
+  put16(out, 0);
+  put16(out, question.edns ? 1 : 0);
   out += question.raw;
   if (address) {
-    put(out, 0xc00c);  // the name of the question
-    put(out, address->v6 ? kTypeAaaa : kTypeA);
-    put(out, 1);
-    put(out, kTtl >> 16);
-    put(out, kTtl & 0xffff);
-    put(out, address->v6 ? 16 : 4);
+    put16(out, 0xc00c);  // the name of the question
+    put16(out, address->v6 ? kTypeAaaa : kTypeA);
+    put16(out, 1);
+    put16(out, kTtl >> 16);
+    put16(out, kTtl & 0xffff);
+    put16(out, address->v6 ? 16 : 4);
     out.append(reinterpret_cast<const char*>(address->bytes.data()), address->v6 ? 16 : 4);
   }
   if (question.edns) put_opt(out);
@@ -99,12 +99,12 @@ std::string write_answer(const DnsQuestion& question, DnsCode code, const std::o
 
 std::string write_query(std::uint16_t id, std::string_view name, std::uint16_t type) {
   std::string out;
-  put(out, id);
-  put(out, kRecursionWanted);
-  put(out, 1);
-  put(out, 0);
-  put(out, 0);
-  put(out, 1);
+  put16(out, id);
+  put16(out, kRecursionWanted);
+  put16(out, 1);
+  put16(out, 0);
+  put16(out, 0);
+  put16(out, 1);
   while (!name.empty()) {
     const std::string_view label = name.substr(0, name.find('.'));
     out += static_cast<char>(label.size());
@@ -112,8 +112,8 @@ std::string write_query(std::uint16_t id, std::string_view name, std::uint16_t t
     name.remove_prefix(label.size() == name.size() ? label.size() : label.size() + 1);
   }
   out += '\0';
-  put(out, type);
-  put(out, 1);
+  put16(out, type);
+  put16(out, 1);
   put_opt(out);
   return out;
 }

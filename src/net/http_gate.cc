@@ -4,6 +4,7 @@
 #include <charconv>
 
 #include "policy/host_name.h"
+#include "sys/files.h"
 
 namespace pctx::net {
 namespace {
@@ -23,24 +24,18 @@ bool equal(std::string_view text, std::string_view lower) {
          });
 }
 
-std::string_view trim(std::string_view text) {
-  const std::size_t first = text.find_first_not_of(" \t");
-  if (first == std::string_view::npos) return {};
-  return text.substr(first, text.find_last_not_of(" \t") - first + 1);
-}
-
 // Calls `each` with every member of a comma-separated list.
 template <class Each>
 void for_each_member(std::string_view list, Each each) {
   for (;;) {
     const std::size_t comma = list.find(',');
-    each(trim(list.substr(0, comma)));
+    each(sys::trimmed(list.substr(0, comma)));
     if (comma == std::string_view::npos) return;
     list.remove_prefix(comma + 1);
   }
 }
 
-std::optional<std::uint64_t> number(std::string_view digits, int base, std::size_t most) {
+std::optional<std::uint64_t> parse_number(std::string_view digits, int base, std::size_t most) {
   std::uint64_t value = 0;
   if (digits.empty() || digits.size() > most) return std::nullopt;
   const auto [end, status] = std::from_chars(digits.data(), digits.data() + digits.size(), value, base);
@@ -62,7 +57,7 @@ bool HttpGate::is_our_host(std::string_view authority) const {
   std::string_view host = authority;
   if (const std::size_t colon = authority.rfind(':');
       colon != std::string_view::npos && authority.find(']', colon) == std::string_view::npos) {
-    if (number(authority.substr(colon + 1), 10, 5) != port_) return false;
+    if (parse_number(authority.substr(colon + 1), 10, 5) != port_) return false;
     host = authority.substr(0, colon);
   } else if (port_ != 80) {
     return false;
@@ -92,12 +87,12 @@ bool HttpGate::read_field(std::string_view line, Head& head) {
   const std::size_t colon = line.find(':');
   if (colon == std::string_view::npos || !is_token(line.substr(0, colon)))
     return cut("a header of the request is broken");
-  const std::string_view field = line.substr(0, colon), value = trim(line.substr(colon + 1));
+  const std::string_view field = line.substr(0, colon), value = sys::trimmed(line.substr(colon + 1));
   if (equal(field, "host")) {
     if (head.host) return cut("the request has two Host headers");
     head.host = value;
   } else if (equal(field, "content-length")) {
-    const auto length = number(value, 10, 18);
+    const auto length = parse_number(value, 10, 18);
     if (!length || head.length) return cut("the length of the request is not clear");
     head.length = length;
   } else if (equal(field, "transfer-encoding")) {
@@ -172,8 +167,8 @@ bool HttpGate::take_line(std::string& out) {
   if (!is_clean(line)) return cut("the length of the request is not clear");
   switch (phase_) {
     case Phase::chunk_size: {
-      const std::string_view digits = trim(line.substr(0, line.find(';')));
-      const auto size = number(digits, 16, 15);
+      const std::string_view digits = sys::trimmed(line.substr(0, line.find(';')));
+      const auto size = parse_number(digits, 16, 15);
       if (!size || line.substr(0, digits.size()) != digits) return cut("the length of the request is not clear");
       left_ = *size;
       phase_ = left_ == 0 ? Phase::trailer : Phase::chunk;
@@ -242,7 +237,7 @@ bool HttpGate::answer(std::string_view bytes, std::string& out) {
   for (;;) {
     // "HTTP/1.1 101": the status stands in the first twelve characters.
     if (response_.size() < 12) return true;
-    const auto status = number(std::string_view{response_}.substr(9, 3), 10, 3);
+    const auto status = parse_number(std::string_view{response_}.substr(9, 3), 10, 3);
     const bool http = response_.starts_with("HTTP/1.") && response_[8] == ' ' && status;
     if (http && *status == 101) {
       if (!equal(upgrade_, "websocket")) return cut("the server switched to a protocol that cannot be checked");

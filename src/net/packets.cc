@@ -5,12 +5,12 @@
 namespace pctx::net {
 namespace {
 
-constexpr std::uint8_t kTcp = 6, kUdp = 17, kIcmp = 1, kIcmp6 = 58;
+constexpr std::uint8_t kTcpNumber = 6, kUdpNumber = 17, kIcmpNumber = 1, kIcmp6Number = 58;
 constexpr std::uint8_t kHopByHop = 0, kRouting = 43, kFragment = 44, kDestination = 60;
 constexpr std::uint8_t kSyn = 2, kRst = 4, kAck = 16;
 
 std::uint8_t byte(std::string_view bytes, std::size_t at) { return static_cast<std::uint8_t>(bytes[at]); }
-std::uint32_t number(std::string_view bytes, std::size_t at, std::size_t count) {
+std::uint32_t big_endian(std::string_view bytes, std::size_t at, std::size_t count) {
   std::uint32_t value = 0;
   for (const char c : bytes.substr(at, count)) value = value << 8 | static_cast<std::uint8_t>(c);
   return value;
@@ -29,7 +29,7 @@ IpAddress address_at(std::string_view packet, std::size_t at, bool v6) {
 }
 
 std::uint16_t checksum(std::string_view bytes, std::uint32_t sum = 0) {
-  for (std::size_t i = 0; i + 1 < bytes.size(); i += 2) sum += number(bytes, i, 2);
+  for (std::size_t i = 0; i + 1 < bytes.size(); i += 2) sum += big_endian(bytes, i, 2);
   if (bytes.size() % 2 != 0) sum += static_cast<std::uint32_t>(byte(bytes, bytes.size() - 1)) << 8;
   while (sum >> 16 != 0) sum = (sum & 0xffff) + (sum >> 16);
   return static_cast<std::uint16_t>(~sum);
@@ -44,7 +44,7 @@ void set_checksum(std::string& bytes, std::size_t at, std::uint16_t value) {
 std::uint32_t pseudo(const Attempt& attempt, std::uint8_t protocol, std::size_t size) {
   std::uint32_t sum = protocol + static_cast<std::uint32_t>(size);
   for (const IpAddress* address : {&attempt.from, &attempt.to})
-    for (std::size_t i = 0; i < raw(*address).size(); i += 2) sum += number(raw(*address), i, 2);
+    for (std::size_t i = 0; i < raw(*address).size(); i += 2) sum += big_endian(raw(*address), i, 2);
   return sum;
 }
 
@@ -56,7 +56,7 @@ std::string reset_segment(const Attempt& attempt) {
   put(out, attempt.sequence + 1, 4);
   put(out, 5u << 12 | kRst | kAck, 2);
   put(out, 0, 6);
-  set_checksum(out, 16, checksum(out, pseudo(attempt, kTcp, out.size())));
+  set_checksum(out, 16, checksum(out, pseudo(attempt, kTcpNumber, out.size())));
   return out;
 }
 
@@ -65,7 +65,7 @@ std::string unreachable(const Attempt& attempt) {
   put(out, attempt.to.v6 ? 0x0104u << 16 : 0x0303u << 16, 4);  // port unreachable
   put(out, 0, 4);
   out += attempt.head;
-  set_checksum(out, 2, checksum(out, attempt.to.v6 ? pseudo(attempt, kIcmp6, out.size()) : 0));
+  set_checksum(out, 2, checksum(out, attempt.to.v6 ? pseudo(attempt, kIcmp6Number, out.size()) : 0));
   return out;
 }
 
@@ -73,7 +73,7 @@ std::string unreachable(const Attempt& attempt) {
 bool skip_extensions(std::string_view packet, std::size_t& header, std::uint8_t& protocol) {
   while (protocol == kHopByHop || protocol == kRouting || protocol == kFragment || protocol == kDestination) {
     if (packet.size() < header + 8) return false;
-    if (protocol == kFragment && (number(packet, header + 2, 2) & 0xfff8) != 0) return false;
+    if (protocol == kFragment && (big_endian(packet, header + 2, 2) & 0xfff8) != 0) return false;
     const std::size_t size = protocol == kFragment ? 8 : (static_cast<std::size_t>(byte(packet, header + 1)) + 1) * 8;
     protocol = byte(packet, header);
     header += size;
@@ -91,7 +91,7 @@ std::optional<Attempt> read_attempt(std::string_view packet) {
   std::uint8_t protocol = 0;
   if (version == 4) {
     header = static_cast<std::size_t>(byte(packet, 0) & 15) * 4;
-    if (header < 20 || packet.size() < header + 8 || (number(packet, 6, 2) & 0x1fff) != 0) return std::nullopt;
+    if (header < 20 || packet.size() < header + 8 || (big_endian(packet, 6, 2) & 0x1fff) != 0) return std::nullopt;
     protocol = byte(packet, 9);
     attempt.from = address_at(packet, 12, false);
     attempt.to = address_at(packet, 16, false);
@@ -104,20 +104,20 @@ std::optional<Attempt> read_attempt(std::string_view packet) {
   } else {
     return std::nullopt;
   }
-  attempt.from_port = static_cast<std::uint16_t>(number(packet, header, 2));
-  attempt.to_port = static_cast<std::uint16_t>(number(packet, header + 2, 2));
+  attempt.from_port = static_cast<std::uint16_t>(big_endian(packet, header, 2));
+  attempt.to_port = static_cast<std::uint16_t>(big_endian(packet, header + 2, 2));
   attempt.head = packet.substr(0, header + 8);
-  attempt.tcp = protocol == kTcp;
-  if (protocol == kUdp) return attempt;
+  attempt.tcp = protocol == kTcpNumber;
+  if (protocol == kUdpNumber) return attempt;
   if (!attempt.tcp || packet.size() < header + 20 || (byte(packet, header + 13) & (kSyn | kAck | kRst)) != kSyn)
     return std::nullopt;
-  attempt.sequence = number(packet, header + 4, 4);
+  attempt.sequence = big_endian(packet, header + 4, 4);
   return attempt;
 }
 
 std::string refusal(const Attempt& attempt) {
   const std::string payload = attempt.tcp ? reset_segment(attempt) : unreachable(attempt);
-  const std::uint8_t protocol = attempt.tcp ? kTcp : attempt.to.v6 ? kIcmp6 : kIcmp;
+  const std::uint8_t protocol = attempt.tcp ? kTcpNumber : attempt.to.v6 ? kIcmp6Number : kIcmpNumber;
   std::string out;
   if (attempt.to.v6) {
     put(out, 6u << 28, 4);

@@ -3,12 +3,12 @@
 #include <algorithm>
 
 #include <fmt/format.h>
-#include <nlohmann/json.hpp>
+
+#include "base/json.h"
 
 namespace pctx::net {
 namespace {
 
-using Json = nlohmann::json;
 constexpr std::size_t kMostText = 256;
 
 std::string key_of(const ConnectionRecord& record) {
@@ -17,18 +17,13 @@ std::string key_of(const ConnectionRecord& record) {
 }
 
 // Short, and nothing in it that a terminal or a log would take for its own.
-std::string text(const Json& json, const char* key) {
+std::string plain_text(const Json& json, const char* key) {
   const auto found = json.find(key);
   if (found == json.end() || !found->is_string()) return {};
   std::string value = found->get<std::string>().substr(0, kMostText);
   std::replace_if(
       value.begin(), value.end(), [](char c) { return c < ' ' || c > '~'; }, '?');
   return value;
-}
-
-std::uint64_t number(const Json& json, const char* key) {
-  const auto found = json.find(key);
-  return found != json.end() && found->is_number_unsigned() ? found->get<std::uint64_t>() : 0;
 }
 
 bool flag(const Json& json, const char* key) {
@@ -92,26 +87,26 @@ std::vector<std::string> RecordBook::packets(std::uint32_t id, std::uint64_t sen
 Result<bool> RecordReader::read(std::string_view packet, std::uint32_t& id) {
   const Json json = Json::parse(packet, nullptr, false);
   if (!json.is_object()) return os_error("the relay sent what is no message", EPROTO);
-  id = static_cast<std::uint32_t>(number(json, "record"));
+  id = static_cast<std::uint32_t>(json_number(json, "record"));
   NetworkRecord& record = open_[id];
   if (const auto lines = json.find("lines"); lines != json.end() && lines->is_array())
     for (const Json& line : *lines) {
       if (!line.is_object() || record.connections.size() >= RecordBook::kMost) continue;
-      record.connections.push_back({.name = text(line, "name"),
-                                    .address = text(line, "address"),
-                                    .port = static_cast<std::uint16_t>(number(line, "port")),
-                                    .transport = text(line, "via"),
-                                    .sent = number(line, "sent"),
-                                    .received = number(line, "received"),
+      record.connections.push_back({.name = plain_text(line, "name"),
+                                    .address = plain_text(line, "address"),
+                                    .port = static_cast<std::uint16_t>(json_number(line, "port")),
+                                    .transport = plain_text(line, "via"),
+                                    .sent = json_number(line, "sent"),
+                                    .received = json_number(line, "received"),
                                     .allowed = flag(line, "allowed"),
-                                    .reason = text(line, "reason"),
-                                    .check = text(line, "check"),
-                                    .count = number(line, "count")});
+                                    .reason = plain_text(line, "reason"),
+                                    .check = plain_text(line, "check"),
+                                    .count = json_number(line, "count")});
     }
   if (!flag(json, "last")) return false;
-  record.left_out = number(json, "left_out");
-  record.sent = number(json, "sent");
-  record.received = number(json, "received");
+  record.left_out = json_number(json, "left_out");
+  record.sent = json_number(json, "sent");
+  record.received = json_number(json, "received");
   return true;
 }
 

@@ -16,7 +16,7 @@
 namespace pctx {
 namespace {
 
-constexpr int kPatience = 2000;  // for a relay that does not read; it never waits for anything itself
+constexpr int kListensWithin = 2000;  // for a relay that does not read; it never waits for anything itself
 constexpr int kMostPackets = 64;
 
 Result<void> send_patiently(int socket, std::string_view text, const std::vector<int>& fds) {
@@ -24,7 +24,8 @@ Result<void> send_patiently(int socket, std::string_view text, const std::vector
     if (wire::send(socket, text, fds)) return {};
     if (errno != EAGAIN && errno != EINTR) return os_error("the relay does not listen");
     pollfd ready{socket, POLLOUT, 0};
-    if (const int got = ::poll(&ready, 1, kPatience); got == 0) return os_error("the relay does not listen", ETIMEDOUT);
+    if (const int got = ::poll(&ready, 1, kListensWithin); got == 0)
+      return os_error("the relay does not listen", ETIMEDOUT);
   }
 }
 

@@ -57,7 +57,7 @@ std::uint32_t word(const IpPrefix& prefix, std::size_t at) {
   return byte(0) << 24 | byte(1) << 16 | byte(2) << 8 | byte(3);
 }
 
-std::uint32_t mask(unsigned length, std::size_t at) {
+std::uint32_t prefix_word(unsigned length, std::size_t at) {
   const unsigned before = static_cast<unsigned>(at) * 32;
   if (length <= before) return 0;
   const unsigned bits = std::min(32U, length - before);
@@ -69,10 +69,10 @@ void drop_local(PacketFilter& out, const std::vector<IpPrefix>& local, bool ipv6
   for (const IpPrefix& prefix : local) {
     if (prefix.address.v6 != ipv6) continue;
     const std::size_t block = out.block();
-    for (std::size_t at = 0; at < (ipv6 ? 4U : 1U) && mask(prefix.length, at) != 0; ++at) {
+    for (std::size_t at = 0; at < (ipv6 ? 4U : 1U) && prefix_word(prefix.length, at) != 0; ++at) {
       out.load(BPF_W, static_cast<std::uint32_t>((ipv6 ? 24 : 16) + at * 4));
-      out.keep(mask(prefix.length, at));
-      out.unless_equal_skip(word(prefix, at) & mask(prefix.length, at));
+      out.keep(prefix_word(prefix.length, at));
+      out.unless_equal_skip(word(prefix, at) & prefix_word(prefix.length, at));
     }
     out.leave(0);
     out.end_block(block);

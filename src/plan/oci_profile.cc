@@ -8,18 +8,16 @@
 #include <charconv>
 #include <cstdint>
 #include <initializer_list>
-#include <nlohmann/json.hpp>
 #include <optional>
 #include <string>
 #include <vector>
 
+#include "base/json.h"
 #include "base/strict_json.h"
 #include "plan/syscall_policy.h"
 
 namespace pctx {
 namespace {
-
-using Json = nlohmann::json;
 
 // A value and where it stands, so that every complaint can say so.
 struct Node {
@@ -41,7 +39,8 @@ std::string shown(std::string_view text) {
   return Json(cut).dump(-1, ' ', true, Json::error_handler_t::replace);
 }
 
-Error wrong(const Node& node, std::string_view what, std::string hint = "profiles of Docker and Podman show the form") {
+Error wrong_at(const Node& node, std::string_view what,
+               std::string hint = "profiles of Docker and Podman show the form") {
   return usage_error(fmt::format("{} {}", node.place.empty() ? "the document" : node.place, what), std::move(hint));
 }
 
@@ -59,30 +58,31 @@ std::string the_known(std::string_view things, const Table& table) {
 }
 
 Result<void> check_keys(const Node& node, std::initializer_list<std::string_view> known) {
-  if (!node.value.is_object()) return wrong(node, "is not an object");
+  if (!node.value.is_object()) return wrong_at(node, "is not an object");
   for (const auto& [key, value] : node.value.items()) {
     if (std::find(known.begin(), known.end(), key) == known.end()) {
-      return wrong(node, fmt::format("has the unknown key {}", shown(key)),
-                   fmt::format("the keys here are {}", fmt::join(known, ", ")));
+      return wrong_at(node, fmt::format("has the unknown key {}", shown(key)),
+                      fmt::format("the keys here are {}", fmt::join(known, ", ")));
     }
   }
   return {};
 }
 
 Result<std::string> text_of(const Node& node) {
-  if (!node.value.is_string()) return wrong(node, "is not a string");
+  if (!node.value.is_string()) return wrong_at(node, "is not a string");
   return node.value.get<std::string>();
 }
 
 Result<std::uint64_t> number_of(const Node& node, std::uint64_t most) {
-  if (!node.value.is_number_unsigned()) return wrong(node, "is not a whole number from 0 to 2^64-1");
+  if (!node.value.is_number_unsigned()) return wrong_at(node, "is not a whole number from 0 to 2^64-1");
   const auto number = node.value.get<std::uint64_t>();
-  if (number > most) return wrong(node, fmt::format("is {}; the most is {}", number, most), "write a smaller number");
+  if (number > most)
+    return wrong_at(node, fmt::format("is {}; the most is {}", number, most), "write a smaller number");
   return number;
 }
 
 Result<std::vector<std::string>> texts_of(const Node& node) {
-  if (!node.value.is_array()) return wrong(node, "is not a list");
+  if (!node.value.is_array()) return wrong_at(node, "is not a list");
   std::vector<std::string> texts;
   for (std::size_t i = 0; i < node.value.size(); ++i) texts.push_back(PCTX_TRY(text_of(node.at(i))));
   return texts;
@@ -101,12 +101,12 @@ Result<ActionKind> action_of(const Node& node) {
   };
   const std::string text = PCTX_TRY(text_of(node));
   if (text == "SCMP_ACT_NOTIFY")
-    return wrong(node, "is SCMP_ACT_NOTIFY; a box has no agent of the profile's to ask",
-                 "write SCMP_ACT_ERRNO: the report names what was refused");
+    return wrong_at(node, "is SCMP_ACT_NOTIFY; a box has no agent of the profile's to ask",
+                    "write SCMP_ACT_ERRNO: the report names what was refused");
   for (const Name& name : kNames) {
     if (name.text == text) return name.kind;
   }
-  return wrong(node, fmt::format("is the unknown action {}", shown(text)), the_known("actions", kNames));
+  return wrong_at(node, fmt::format("is the unknown action {}", shown(text)), the_known("actions", kNames));
 }
 
 // Podman writes the name beside the number.
@@ -116,26 +116,26 @@ Result<std::uint16_t> errno_by_name(const Node& node) {
     const char* name = strerrorname_np(code);
     if (name != nullptr && text == name) return code;
   }
-  return wrong(node, fmt::format("is the unknown error name {}", shown(text)), "write one such as EPERM");
+  return wrong_at(node, fmt::format("is the unknown error name {}", shown(text)), "write one such as EPERM");
 }
 
 Result<Action> read_action(const Node& node, const char* action_key, const char* number_key, const char* name_key) {
   if (!node.has(action_key))
-    return wrong(node, fmt::format("has no {}", action_key), "add it, for example SCMP_ACT_ERRNO");
+    return wrong_at(node, fmt::format("has no {}", action_key), "add it, for example SCMP_ACT_ERRNO");
   const ActionKind kind = PCTX_TRY(action_of(node.at(action_key)));
   std::optional<std::uint16_t> code;
   if (node.has(number_key)) code = static_cast<std::uint16_t>(PCTX_TRY(number_of(node.at(number_key), 4095)));
   if (node.has(name_key) && !(node.at(name_key).value == "")) {
     const std::uint16_t named = PCTX_TRY(errno_by_name(node.at(name_key)));
     if (code && *code != named)
-      return wrong(node.at(name_key), fmt::format("contradicts {}", number_key), "leave one of them out");
+      return wrong_at(node.at(name_key), fmt::format("contradicts {}", number_key), "leave one of them out");
     code = named;
   }
   if (kind == ActionKind::trace) return Action::fail(ENOSYS);
   if (kind == ActionKind::fail) return Action::fail(code.value_or(EPERM));
   if (code)
-    return wrong(node, fmt::format("gives an error number, but {} is not SCMP_ACT_ERRNO", action_key),
-                 "leave the number out");
+    return wrong_at(node, fmt::format("gives an error number, but {} is not SCMP_ACT_ERRNO", action_key),
+                    "leave the number out");
   return Action{kind, 0};
 }
 
@@ -168,13 +168,13 @@ Result<Compare> compare_of(const Node& node) {
   for (const Name& name : kNames) {
     if (name.text == text) return name.op;
   }
-  return wrong(node, fmt::format("is the unknown operator {}", shown(text)), the_known("operators", kNames));
+  return wrong_at(node, fmt::format("is the unknown operator {}", shown(text)), the_known("operators", kNames));
 }
 
 Result<ArgTest> read_test(const Node& node, bool permission) {
   PCTX_TRY(check_keys(node, {"index", "value", "valueTwo", "op"}));
   for (const char* key : {"index", "value", "op"}) {
-    if (!node.has(key)) return wrong(node, fmt::format("has no {}", key), "a test has index, value and op");
+    if (!node.has(key)) return wrong_at(node, fmt::format("has no {}", key), "a test has index, value and op");
   }
   ArgTest test;
   test.index = static_cast<std::uint8_t>(PCTX_TRY(number_of(node.at("index"), 5)));
@@ -192,12 +192,13 @@ Result<ArgTest> read_test(const Node& node, bool permission) {
 
 Result<std::vector<ArgTest>> read_tests(const Node& node, bool permission) {
   std::vector<ArgTest> tests;
-  if (!node.value.is_array()) return wrong(node, "is not a list");
+  if (!node.value.is_array()) return wrong_at(node, "is not a list");
   for (std::size_t i = 0; i < node.value.size(); ++i) {
     const ArgTest test = PCTX_TRY(read_test(node.at(i), permission));
     for (const ArgTest& earlier : tests) {
       if (earlier.index == test.index) {
-        return wrong(node.at(i), fmt::format("tests argument {} a second time", test.index), "write two rules instead");
+        return wrong_at(node.at(i), fmt::format("tests argument {} a second time", test.index),
+                        "write two rules instead");
       }
     }
     tests.push_back(test);
@@ -214,7 +215,7 @@ Result<std::pair<unsigned, unsigned>> read_kernel(const Node& node) {
     const auto second = std::from_chars(first.ptr + 1, end, kernel.second);
     if (second.ec == std::errc() && second.ptr == end) return kernel;
   }
-  return wrong(node, fmt::format("is {}, not a kernel version such as \"4.8\"", shown(text)));
+  return wrong_at(node, fmt::format("is {}, not a kernel version such as \"4.8\"", shown(text)));
 }
 
 // What `includes` or `excludes` says about this host and a guest without capabilities.
@@ -266,10 +267,10 @@ Result<void> read_entry(const Node& entry, const OciProfileOptions& options, Oci
   std::vector<std::string> names;
   if (entry.has("names")) names = PCTX_TRY(texts_of(entry.at("names")));
   if (entry.has("name")) {
-    if (entry.has("names")) return wrong(entry, "has both name and names", "leave one of them out");
+    if (entry.has("names")) return wrong_at(entry, "has both name and names", "leave one of them out");
     names.push_back(PCTX_TRY(text_of(entry.at("name"))));
   }
-  if (names.empty()) return wrong(entry, "names no system call", "add names, or leave the entry out");
+  if (names.empty()) return wrong_at(entry, "names no system call", "add names, or leave the entry out");
   const Action action = PCTX_TRY(read_action(entry, "action", "errnoRet", "errno"));
   std::vector<ArgTest> tests;
   if (entry.has("args")) tests = PCTX_TRY(read_tests(entry.at("args"), permits(action)));
@@ -297,8 +298,8 @@ Result<bool> lists_host_architecture(const Node& names) {
   const auto texts = PCTX_TRY(texts_of(names));
   for (std::size_t i = 0; i < texts.size(); ++i) {
     if (std::find(std::begin(kKnown), std::end(kKnown), texts[i]) == std::end(kKnown)) {
-      return wrong(names.at(i), fmt::format("is the unknown architecture {}", shown(texts[i])),
-                   fmt::format("write {}, which this machine is", host));
+      return wrong_at(names.at(i), fmt::format("is the unknown architecture {}", shown(texts[i])),
+                      fmt::format("write {}, which this machine is", host));
     }
     if (texts[i] == host || texts[i] == "SCMP_ARCH_NATIVE") found = true;
   }
@@ -314,21 +315,21 @@ Result<void> check_architectures(const Node& root) {
   }
   if (root.has("archMap")) {
     const Node map = root.at("archMap");
-    if (listed) return wrong(root, "has both architectures and archMap", "leave one of them out");
-    if (!map.value.is_array()) return wrong(map, "is not a list");
+    if (listed) return wrong_at(root, "has both architectures and archMap", "leave one of them out");
+    if (!map.value.is_array()) return wrong_at(map, "is not a list");
     listed = !map.value.empty();
     for (std::size_t i = 0; i < map.value.size(); ++i) {
       const Node item = map.at(i);
       PCTX_TRY(check_keys(item, {"architecture", "subArchitectures"}));
-      if (!item.has("architecture")) return wrong(item, "has no architecture", "add it, or leave the entry out");
+      if (!item.has("architecture")) return wrong_at(item, "has no architecture", "add it, or leave the entry out");
       const Json single = Json::array({item.at("architecture").value});
       found |= PCTX_TRY(lists_host_architecture({single, item.place + ".architecture"}));
       if (item.has("subArchitectures")) PCTX_TRY(lists_host_architecture(item.at("subArchitectures")));
     }
   }
   if (listed && !found)
-    return wrong(root, fmt::format("is not made for {}, which this machine is", arch_name(kHostArch)),
-                 "add it to architectures, or leave that key out");
+    return wrong_at(root, fmt::format("is not made for {}, which this machine is", arch_name(kHostArch)),
+                    "add it to architectures, or leave that key out");
   return {};
 }
 
@@ -337,7 +338,7 @@ Result<void> check_flags(const Node& flags) {
   for (std::size_t i = 0; i < texts.size(); ++i) {
     if (texts[i] != "SECCOMP_FILTER_FLAG_TSYNC" && texts[i] != "SECCOMP_FILTER_FLAG_LOG" &&
         texts[i] != "SECCOMP_FILTER_FLAG_SPEC_ALLOW" && texts[i] != "SECCOMP_FILTER_FLAG_WAIT_KILLABLE_RECV") {
-      return wrong(flags.at(i), fmt::format("is the unknown flag {}", shown(texts[i])), "leave it out");
+      return wrong_at(flags.at(i), fmt::format("is the unknown flag {}", shown(texts[i])), "leave it out");
     }
   }
   return {};
@@ -379,7 +380,7 @@ Result<OciProfile> read_oci_profile(std::string_view text, const OciProfileOptio
   if (root.has("flags")) PCTX_TRY(check_flags(root.at("flags")));
   if (root.has("syscalls")) {
     const Node entries = root.at("syscalls");
-    if (!entries.value.is_array()) return wrong(entries, "is not a list");
+    if (!entries.value.is_array()) return wrong_at(entries, "is not a list");
     for (std::size_t i = 0; i < entries.value.size(); ++i) PCTX_TRY(read_entry(entries.at(i), options, profile));
   }
   std::stable_sort(spec.rules.begin(), spec.rules.end(),

@@ -17,10 +17,7 @@ namespace pctx {
 namespace {
 
 constexpr OciProfileOptions kNewKernel{.kernel = {6, 18}};
-constexpr std::uint32_t kAllow = SECCOMP_RET_ALLOW;
-constexpr std::uint64_t kUpper = 0x100000000;
-
-std::uint32_t fails_with(int code) { return SECCOMP_RET_ERRNO | static_cast<std::uint32_t>(code); }
+constexpr std::uint64_t kAboveLow = 0x100000000;
 
 std::string payload(const std::string& name) {
   std::ifstream file(std::string(PCTX_SOURCE_DIR "/tests/payloads/oci/") + name);
@@ -28,15 +25,16 @@ std::string payload(const std::string& name) {
   return {std::istreambuf_iterator<char>(file), {}};
 }
 
-enum class Heard { no, yes };
+enum class Notified { no, yes };
 
-class Guest {
+class ProfiledGuest {
  public:
-  explicit Guest(const std::string& text, const OciProfileOptions& options = kNewKernel, Heard heard = Heard::no) {
+  explicit ProfiledGuest(const std::string& text, const OciProfileOptions& options = kNewKernel,
+                         Notified heard = Notified::no) {
     auto profile = read_oci_profile(text, options);
     EXPECT_TRUE(profile.has_value()) << (profile ? "" : profile.error().what);
     if (!profile) return;
-    if (heard == Heard::yes) notify_refusals(profile->filter);
+    if (heard == Notified::yes) notify_refusals(profile->filter);
     auto program = compile_filter(profile->filter);
     EXPECT_TRUE(program.has_value());
     if (program) program_ = *std::move(program);
@@ -70,15 +68,16 @@ std::string complaint_about(const std::string& entry) {
       R"({"defaultAction": "SCMP_ACT_ALLOW", "syscalls": [{"name": "read", "action": "SCMP_ACT_ALLOW"}, )" + entry +
       "]}");
 }
-Guest guest_with(const std::string& entries, const std::string& fallback = "SCMP_ACT_ALLOW") {
-  return Guest(R"({"defaultAction": ")" + fallback +
-               R"(", "syscalls": [{"names": ["sendmsg", "close", "write", "execve", "execveat", "exit_group"], )"
-               R"("action": "SCMP_ACT_ALLOW"}, )" +
-               entries + "]}");
+ProfiledGuest guest_with(const std::string& entries, const std::string& fallback = "SCMP_ACT_ALLOW") {
+  return ProfiledGuest(
+      R"({"defaultAction": ")" + fallback +
+      R"(", "syscalls": [{"names": ["sendmsg", "close", "write", "execve", "execveat", "exit_group"], )"
+      R"("action": "SCMP_ACT_ALLOW"}, )" +
+      entries + "]}");
 }
 
 TEST(OciProfile, a_container_profile_is_read_for_a_guest_without_capabilities) {
-  const Guest guest(payload("container.json"));
+  const ProfiledGuest guest(payload("container.json"));
   EXPECT_EQ(guest.answer("read"), kAllow);
   EXPECT_EQ(guest.answer("getcwd"), fails_with(EPERM)) << "excluded on this architecture";
   EXPECT_EQ(guest.answer("mount"), fails_with(EPERM)) << "needs a capability";
@@ -99,7 +98,7 @@ TEST(OciProfile, a_container_profile_is_read_for_a_guest_without_capabilities) {
 
 TEST(OciProfile, min_kernel_is_compared_with_the_given_version) {
   const auto ptrace_on = [](unsigned version, unsigned patchlevel) {
-    return Guest(payload("container.json"), {.kernel = {version, patchlevel}}).answer("ptrace");
+    return ProfiledGuest(payload("container.json"), {.kernel = {version, patchlevel}}).answer("ptrace");
   };
   EXPECT_EQ(ptrace_on(4, 7), fails_with(EPERM));
   EXPECT_EQ(ptrace_on(4, 8), kAllow);
@@ -108,7 +107,7 @@ TEST(OciProfile, min_kernel_is_compared_with_the_given_version) {
 }
 
 TEST(OciProfile, a_deny_list_keeps_its_default) {
-  const Guest guest(payload("deny_list.json"));
+  const ProfiledGuest guest(payload("deny_list.json"));
   EXPECT_EQ(guest.answer("ioctl", {0, 0x5413}), kAllow);
   EXPECT_EQ(guest.answer("ioctl", {0, 0x5412}), fails_with(EPERM));
   EXPECT_EQ(guest.answer("keyctl"), fails_with(ENOSYS));
@@ -118,30 +117,31 @@ TEST(OciProfile, a_deny_list_keeps_its_default) {
 }
 
 TEST(OciProfile, upper_bits_neither_dodge_a_refusal_nor_earn_a_permission) {
-  const Guest allowing(payload("container.json"));
+  const ProfiledGuest allowing(payload("container.json"));
   EXPECT_EQ(allowing.answer("socket", {2}), kAllow);
   EXPECT_EQ(allowing.answer("socket", {40}), fails_with(EPERM));
-  EXPECT_EQ(allowing.answer("socket", {40 | kUpper}), fails_with(EPERM));
-  const Guest denying(payload("deny_list.json"));
-  EXPECT_EQ(denying.answer("ioctl", {0, 0x5412 | kUpper}), fails_with(EPERM));
+  EXPECT_EQ(allowing.answer("socket", {40 | kAboveLow}), fails_with(EPERM));
+  const ProfiledGuest denying(payload("deny_list.json"));
+  EXPECT_EQ(denying.answer("ioctl", {0, 0x5412 | kAboveLow}), fails_with(EPERM));
   for (const auto& [op, inside, outside] : std::initializer_list<std::tuple<const char*, std::uint64_t, std::uint64_t>>{
            {"GT", 41, 40}, {"GE", 40, 39}, {"LT", 39, 40}, {"LE", 40, 41}}) {
     const std::string test = std::string(R"("args": [{"index": 0, "value": 40, "op": "SCMP_CMP_)") + op + R"("}]})";
-    const Guest permission = guest_with(R"({"name": "socket", "action": "SCMP_ACT_ALLOW", )" + test, "SCMP_ACT_ERRNO");
+    const ProfiledGuest permission =
+        guest_with(R"({"name": "socket", "action": "SCMP_ACT_ALLOW", )" + test, "SCMP_ACT_ERRNO");
     EXPECT_EQ(permission.answer("socket", {inside}), kAllow) << op;
     EXPECT_EQ(permission.answer("socket", {outside}), fails_with(EPERM)) << op;
-    EXPECT_EQ(permission.answer("socket", {outside | kUpper}), fails_with(EPERM)) << op;
-    const Guest refusal = guest_with(R"({"name": "socket", "action": "SCMP_ACT_ERRNO", )" + test);
+    EXPECT_EQ(permission.answer("socket", {outside | kAboveLow}), fails_with(EPERM)) << op;
+    const ProfiledGuest refusal = guest_with(R"({"name": "socket", "action": "SCMP_ACT_ERRNO", )" + test);
     EXPECT_EQ(refusal.answer("socket", {inside}), fails_with(EPERM)) << op;
-    EXPECT_EQ(refusal.answer("socket", {inside | kUpper}), fails_with(EPERM)) << op;
+    EXPECT_EQ(refusal.answer("socket", {inside | kAboveLow}), fails_with(EPERM)) << op;
     EXPECT_EQ(refusal.answer("socket", {outside}), kAllow) << op;
   }
 }
 
 TEST(OciProfile, values_beyond_32_bits_are_compared_in_full) {
-  const Guest guest = guest_with(
+  const ProfiledGuest guest = guest_with(
       R"({"name": "lseek", "action": "SCMP_ACT_ERRNO", "args": [{"index": 1, "value": 4294967336, "op": "SCMP_CMP_EQ"}]})");
-  EXPECT_EQ(guest.answer("lseek", {0, 40 | kUpper}), fails_with(EPERM));
+  EXPECT_EQ(guest.answer("lseek", {0, 40 | kAboveLow}), fails_with(EPERM));
   EXPECT_EQ(guest.answer("lseek", {0, 40}), kAllow);
 }
 
@@ -152,7 +152,7 @@ TEST(OciProfile, the_strictest_matching_rule_wins_in_any_order) {
   const std::string kill =
       R"({"name": "socket", "action": "SCMP_ACT_KILL", "args": [{"index": 1, "value": 3, "op": "SCMP_CMP_EQ"}]})";
   for (const std::string& entries : {allow + "," + refuse + "," + kill, kill + "," + refuse + "," + allow}) {
-    const Guest guest = guest_with(entries);
+    const ProfiledGuest guest = guest_with(entries);
     EXPECT_EQ(guest.answer("socket", {1, 1}), kAllow);
     EXPECT_EQ(guest.answer("socket", {16, 1}), fails_with(EPERM));
     EXPECT_EQ(guest.answer("socket", {16, 3}), SECCOMP_RET_KILL_THREAD);
@@ -160,9 +160,9 @@ TEST(OciProfile, the_strictest_matching_rule_wins_in_any_order) {
 }
 
 TEST(OciProfile, refusals_notify_only_on_request) {
-  const Guest silent(payload("container.json"));
+  const ProfiledGuest silent(payload("container.json"));
   EXPECT_EQ(silent.answer("mount"), fails_with(EPERM));
-  const Guest guest(payload("container.json"), kNewKernel, Heard::yes);
+  const ProfiledGuest guest(payload("container.json"), kNewKernel, Notified::yes);
   EXPECT_EQ(guest.answer("mount"), SECCOMP_RET_USER_NOTIF);
   EXPECT_EQ(guest.answer("clone", {0x10000000}), SECCOMP_RET_USER_NOTIF);
   EXPECT_EQ(guest.answer("clone3"), fails_with(ENOSYS));
@@ -170,7 +170,7 @@ TEST(OciProfile, refusals_notify_only_on_request) {
 }
 
 TEST(OciProfile, a_refusal_is_heard_of_whatever_its_error) {
-  const Guest guest(R"({"defaultAction": "SCMP_ACT_ALLOW", "syscalls": [
+  const ProfiledGuest guest(R"({"defaultAction": "SCMP_ACT_ALLOW", "syscalls": [
       {"name": "mkdirat", "action": "SCMP_ACT_ERRNO", "errnoRet": 13},
       {"name": "unlinkat", "action": "SCMP_ACT_ERRNO", "errnoRet": 38},
       {"name": "bpf", "action": "SCMP_ACT_ERRNO", "errnoRet": 0},
@@ -178,7 +178,7 @@ TEST(OciProfile, a_refusal_is_heard_of_whatever_its_error) {
       {"name": "clone3", "action": "SCMP_ACT_ERRNO", "errnoRet": 1},
       {"name": "openat2", "action": "SCMP_ACT_ERRNO", "errnoRet": 38},
       {"name": "symlinkat", "action": "SCMP_ACT_KILL_PROCESS"}]})",
-                    kNewKernel, Heard::yes);
+                            kNewKernel, Notified::yes);
   for (const char* name : {"mkdirat", "unlinkat", "bpf", "ptrace", "clone3"})
     EXPECT_EQ(guest.answer(name), SECCOMP_RET_USER_NOTIF) << name;
   EXPECT_EQ(guest.answer("openat2"), fails_with(ENOSYS)) << "our own list answers this, too: libraries fall back";
@@ -187,9 +187,9 @@ TEST(OciProfile, a_refusal_is_heard_of_whatever_its_error) {
 }
 
 TEST(OciProfile, by_default_a_refusal_is_heard_of_unless_libraries_only_try_it) {
-  const Guest guest(R"({"defaultAction": "SCMP_ACT_ERRNO", "defaultErrnoRet": 38, "syscalls": [
+  const ProfiledGuest guest(R"({"defaultAction": "SCMP_ACT_ERRNO", "defaultErrnoRet": 38, "syscalls": [
       {"names": ["sendmsg", "close", "write", "execve", "execveat", "exit_group"], "action": "SCMP_ACT_ALLOW"}]})",
-                    kNewKernel, Heard::yes);
+                            kNewKernel, Notified::yes);
   EXPECT_EQ(guest.answer("mkdirat"), SECCOMP_RET_USER_NOTIF);
   for (const char* name : {"clone3", "openat2"}) EXPECT_EQ(guest.answer(name), fails_with(ENOSYS)) << name;
   EXPECT_EQ(guest.answer(4000), fails_with(ENOSYS)) << "newer than our table";
@@ -197,7 +197,7 @@ TEST(OciProfile, by_default_a_refusal_is_heard_of_unless_libraries_only_try_it) 
 }
 
 TEST(OciProfile, errors_can_be_named_as_podman_does) {
-  const Guest guest = guest_with(R"({"name": "bpf", "action": "SCMP_ACT_ERRNO", "errno": "EACCES"})");
+  const ProfiledGuest guest = guest_with(R"({"name": "bpf", "action": "SCMP_ACT_ERRNO", "errno": "EACCES"})");
   EXPECT_EQ(guest.answer("bpf"), fails_with(EACCES));
   EXPECT_NE(complaint_about(R"({"name": "bpf", "action": "SCMP_ACT_ERRNO", "errno": "EPERM", "errnoRet": 38})"), "");
   EXPECT_NE(complaint_about(R"({"name": "bpf", "action": "SCMP_ACT_ERRNO", "errno": "ENOTHING"})"), "");

@@ -10,8 +10,10 @@
 namespace pctx {
 namespace {
 
+constexpr const char* kForm = "write a name as DNS has it, for example api.example.com";
+
 // RFC 3492, section 5.
-constexpr std::uint32_t kBase = 36, kMin = 1, kMax = 26, kSkew = 38, kDamp = 700, kFirstBias = 72, kFirst = 128;
+constexpr std::uint32_t kBase = 36, kMin = 1, kMax = 26, kSkew = 38, kDamp = 700, kFirstBias = 72, kFirstPoint = 128;
 constexpr std::size_t kMaxLabel = 63;
 
 std::uint32_t adapt(std::uint32_t delta, std::uint32_t count, bool first) {
@@ -85,8 +87,8 @@ bool looks_like_number(std::string_view name) {
 std::string punycode(std::u32string_view label) {
   std::string out;
   for (const char32_t c : label)
-    if (c < kFirst) out += lower(static_cast<char>(c));
-  std::uint32_t handled = static_cast<std::uint32_t>(out.size()), point = kFirst, delta = 0, bias = kFirstBias;
+    if (c < kFirstPoint) out += lower(static_cast<char>(c));
+  std::uint32_t handled = static_cast<std::uint32_t>(out.size()), point = kFirstPoint, delta = 0, bias = kFirstBias;
   const std::uint32_t basic = handled;
   if (basic > 0) out += '-';
   while (handled < label.size()) {
@@ -120,7 +122,7 @@ std::u32string from_punycode(std::string_view label) {
   std::u32string out;
   const std::size_t dash = label.rfind('-');
   if (dash != std::string_view::npos) out.assign(label.begin(), label.begin() + static_cast<std::ptrdiff_t>(dash));
-  std::uint64_t point = kFirst, index = 0;
+  std::uint64_t point = kFirstPoint, index = 0;
   std::uint32_t bias = kFirstBias;
   for (std::size_t at = dash == std::string_view::npos ? 0 : dash + 1; at < label.size();) {
     const std::uint64_t before = index;
@@ -148,10 +150,6 @@ std::u32string from_punycode(std::string_view label) {
     ++index;
   }
   return out;
-}
-
-namespace {
-constexpr const char* kForm = "write a name as DNS has it, for example api.example.com";
 }
 
 Result<std::string> parse_host_name(std::string_view text) {

@@ -5,16 +5,15 @@
 #include <map>
 
 #include <fmt/format.h>
-#include <nlohmann/json.hpp>
 
+#include "base/json.h"
 #include "base/strict_json.h"
 #include "policy/policy.h"
 
 namespace pctx {
 namespace {
 
-using Json = nlohmann::ordered_json;
-using Reader = std::function<Result<void>(const Json&)>;
+using Reader = std::function<Result<void>(const OrderedJson&)>;
 using Table = std::map<std::string_view, Reader>;
 
 Error wrong(std::string_view key, std::string_view expected) {
@@ -29,18 +28,18 @@ Result<T> at(std::string_view key, Result<T> value) {
   return named(fmt::format("'{}'", key), std::move(value));
 }
 
-Result<std::string> text(std::string_view key, const Json& value) {
+Result<std::string> text(std::string_view key, const OrderedJson& value) {
   if (!value.is_string()) return wrong(key, "a string");
   return value.get<std::string>();
 }
 
-Result<std::uint64_t> count(std::string_view key, const Json& value) {
+Result<std::uint64_t> count(std::string_view key, const OrderedJson& value) {
   if (!value.is_number_unsigned()) return wrong(key, "a whole number, 0 or above");
   return value.get<std::uint64_t>();
 }
 
 // Sizes may be numbers of bytes, durations numbers of seconds.
-Result<std::uint64_t> size(std::string_view key, const Json& value) {
+Result<std::uint64_t> size(std::string_view key, const OrderedJson& value) {
   if (value.is_number_unsigned()) return value.get<std::uint64_t>();
   if (!value.is_string()) return wrong(key, "a whole number of bytes, or a string such as \"512M\"");
   return at(key, parse_size(value.get<std::string>()));
@@ -53,40 +52,41 @@ std::string decimal(double number) {
   return {text.data(), end};
 }
 
-Result<Millis> duration(std::string_view key, const Json& value) {
+Result<Millis> duration(std::string_view key, const OrderedJson& value) {
   if (value.is_number() && value.get<double>() >= 0) return at(key, parse_duration(decimal(value.get<double>())));
   if (!value.is_string()) return wrong(key, "a number of seconds, or a string such as \"30s\"");
   return at(key, parse_duration(value.get<std::string>()));
 }
 
-Result<std::uint32_t> cpus(std::string_view key, const Json& value) {
+Result<std::uint32_t> cpus(std::string_view key, const OrderedJson& value) {
   if (value.is_number() && value.get<double>() > 0) return at(key, parse_cpus(decimal(value.get<double>())));
   if (!value.is_string()) return wrong(key, "a number above 0, or a string such as \"0.5\"");
   return at(key, parse_cpus(value.get<std::string>()));
 }
 
 template <class T, class Each>
-Result<void> list(std::string_view key, const Json& value, std::vector<T>& into, Each each) {
+Result<void> list(std::string_view key, const OrderedJson& value, std::vector<T>& into, Each each) {
   if (!value.is_array()) return wrong(key, "a list of strings");
   into.clear();
-  for (const Json& item : value) {
-    const std::string word = PCTX_TRY(text(key, item));
+  for (const OrderedJson& item : value) {
+    if (!item.is_string()) return wrong(key, "a list of strings");
+    const auto word = item.get<std::string>();
     into.push_back(PCTX_TRY(at(key, each(word))));
   }
   return {};
 }
 
-Result<void> layers(std::string_view key, const Json& value, LayerSet& into) {
+Result<void> layers(std::string_view key, const OrderedJson& value, LayerSet& into) {
   if (!value.is_array()) return wrong(key, "a list of layer names");
   into.reset();
-  for (const Json& item : value) {
-    const std::string name = PCTX_TRY(text(key, item));
-    into |= PCTX_TRY(at(key, parse_layers(name)));
+  for (const OrderedJson& item : value) {
+    if (!item.is_string()) return wrong(key, "a list of layer names");
+    into |= PCTX_TRY(at(key, parse_layers(item.get<std::string>())));
   }
   return {};
 }
 
-Result<void> read_object(std::string_view where, const Json& object, const Table& table, Names& names) {
+Result<void> read_object(std::string_view where, const OrderedJson& object, const Table& table, Names& names) {
   if (!object.is_object()) return wrong(where, "an object");
   for (const auto& [key, value] : object.items()) {
     const std::string place = fmt::format("{}{}{}", where, where.empty() ? "" : ".", key);
@@ -105,7 +105,7 @@ Result<void> read_object(std::string_view where, const Json& object, const Table
 // Binds one key to one field: the reader of its kind, assigned on success.
 template <class Field, class Kind>
 Reader field(std::string_view key, Field& into, Kind kind) {
-  return [key, &into, kind](const Json& value) -> Result<void> {
+  return [key, &into, kind](const OrderedJson& value) -> Result<void> {
     into = PCTX_TRY(kind(key, value));
     return {};
   };
@@ -113,7 +113,7 @@ Reader field(std::string_view key, Field& into, Kind kind) {
 
 Result<Policy> read_policy(std::string_view input) {
   Policy policy;
-  const Json json = PCTX_TRY(parse_strict_json<Json>(input, kMaxPolicyBytes));
+  const OrderedJson json = PCTX_TRY(parse_strict_json<OrderedJson>(input, kMaxPolicyBytes));
   Limits& limits = policy.limits;
   const Table limit_keys{
       {"memory", field("limits.memory", limits.memory, size)},
@@ -132,19 +132,19 @@ Result<Policy> read_policy(std::string_view input) {
   const Table file_keys{
       {"mnt", field("files.mnt", policy.mnt, text)},
       {"ro",
-       [&](const Json& v) {
+       [&](const OrderedJson& v) {
          return list("files.ro", v, ro, [](const std::string& t) { return parse_bind(t, false); });
        }},
       {"rw",
-       [&](const Json& v) {
+       [&](const OrderedJson& v) {
          return list("files.rw", v, rw, [](const std::string& t) { return parse_bind(t, true); });
        }},
-      {"tmpfs", [&](const Json& v) { return list("files.tmpfs", v, policy.tmpfs, parse_tmpfs); }},
+      {"tmpfs", [&](const OrderedJson& v) { return list("files.tmpfs", v, policy.tmpfs, parse_tmpfs); }},
       {"workdir", field("files.workdir", policy.workdir, text)},
   };
   const Table identity_keys{
       {"env",
-       [&](const Json& value) -> Result<void> {
+       [&](const OrderedJson& value) -> Result<void> {
          if (!value.is_object()) return wrong("identity.env", "an object of strings");
          policy.env.clear();
          for (const auto& [name, content] : value.items())
@@ -153,7 +153,7 @@ Result<Policy> read_policy(std::string_view input) {
        }},
       {"hostname", field("identity.hostname", policy.hostname, text)},
       {"uid",
-       [&](const Json& value) -> Result<void> {
+       [&](const OrderedJson& value) -> Result<void> {
          const std::uint64_t uid = PCTX_TRY(count("identity.uid", value));
          policy.uid = PCTX_TRY(at("identity.uid", check_uid(uid)));
          return {};
@@ -161,18 +161,20 @@ Result<Policy> read_policy(std::string_view input) {
   };
   NetworkPolicy& allowed = policy.allowed;
   const Table network_keys{
-      {"allow", [&](const Json& v) { return list("network.allow", v, allowed.rules, parse_net_rule); }},
-      {"private", [&](const Json& v) { return list("network.private", v, allowed.open_private, parse_private_range); }},
+      {"allow", [&](const OrderedJson& v) { return list("network.allow", v, allowed.rules, parse_net_rule); }},
+      {"private",
+       [&](const OrderedJson& v) { return list("network.private", v, allowed.open_private, parse_private_range); }},
       {"rate", field("network.rate", allowed.rate, size)},
       {"bytes", field("network.bytes", allowed.bytes, size)},
       {"connections", field("network.connections", allowed.connections, count)},
   };
   const Table keys{
-      {"limits", [&](const Json& value) { return read_object("limits", value, limit_keys, policy.names); }},
-      {"files", [&](const Json& value) { return read_object("files", value, file_keys, policy.names); }},
-      {"identity", [&](const Json& value) { return read_object("identity", value, identity_keys, policy.names); }},
+      {"limits", [&](const OrderedJson& value) { return read_object("limits", value, limit_keys, policy.names); }},
+      {"files", [&](const OrderedJson& value) { return read_object("files", value, file_keys, policy.names); }},
+      {"identity",
+       [&](const OrderedJson& value) { return read_object("identity", value, identity_keys, policy.names); }},
       {"network",
-       [&](const Json& value) -> Result<void> {
+       [&](const OrderedJson& value) -> Result<void> {
          if (value.is_object()) {
            policy.network = Network::allow;
            policy.allowed = {};
@@ -183,18 +185,19 @@ Result<Policy> read_policy(std::string_view input) {
        }},
       {"seccomp", field("seccomp", policy.seccomp, text)},
       {"apparmor", field("apparmor", policy.apparmor, text)},
-      {"require", [&](const Json& value) { return layers("require", value, policy.require); }},
-      {"allow_degraded", [&](const Json& value) { return layers("allow_degraded", value, policy.allow_degraded); }},
+      {"require", [&](const OrderedJson& value) { return layers("require", value, policy.require); }},
+      {"allow_degraded",
+       [&](const OrderedJson& value) { return layers("allow_degraded", value, policy.allow_degraded); }},
   };
   PCTX_TRY(read_object("", json, keys, policy.names));
   for (std::vector<Bind>* binds : {&ro, &rw}) policy.binds.insert(policy.binds.end(), binds->begin(), binds->end());
   return policy;
 }
 
-Json network_json(const Policy& policy) {
+OrderedJson network_json(const Policy& policy) {
   if (policy.network != Network::allow) return policy.network == Network::none ? "none" : "host";
   const NetworkPolicy& allowed = policy.allowed;
-  Json out{{"allow", Json::array()}};
+  OrderedJson out{{"allow", OrderedJson::array()}};
   for (const NetRule& rule : allowed.rules) out["allow"].push_back(to_string(rule));
   for (const IpPrefix& prefix : allowed.open_private) out["private"].push_back(prefix.text());
   if (allowed.rate) out["rate"] = *allowed.rate;
@@ -213,7 +216,7 @@ Result<Policy> policy_from_json(std::string_view text, std::string file) {
 
 std::string policy_to_json(const Policy& policy) {
   const Limits& limits = policy.limits;
-  Json out;
+  OrderedJson out;
   out["limits"] = {{"memory", limits.memory},
                    {"cpus", limits.cpus / 1000.0},
                    {"pids", limits.pids},
@@ -225,13 +228,13 @@ std::string policy_to_json(const Policy& policy) {
   out["limits"]["files"] = limits.files;
   if (limits.io_read) out["limits"]["io_read"] = *limits.io_read;
   if (limits.io_write) out["limits"]["io_write"] = *limits.io_write;
-  Json files = Json::object();
+  OrderedJson files = OrderedJson::object();
   if (policy.mnt) files["mnt"] = *policy.mnt;
   for (const Bind& bind : policy.binds) files[bind.writable ? "rw" : "ro"].push_back(bind.source + ":" + bind.target);
   for (const Tmpfs& tmpfs : policy.tmpfs) files["tmpfs"].push_back(fmt::format("{}:{}", tmpfs.target, tmpfs.size));
   if (!policy.workdir.empty()) files["workdir"] = policy.workdir;
   if (!files.empty()) out["files"] = files;
-  Json env = Json::object();
+  OrderedJson env = OrderedJson::object();
   for (const auto& [name, value] : policy.env) env[name] = value;
   out["identity"] = {{"env", env}, {"hostname", policy.hostname}, {"uid", policy.uid}};
   out["network"] = network_json(policy);
@@ -240,7 +243,7 @@ std::string policy_to_json(const Policy& policy) {
   for (const auto& [key, set] : {std::pair{"require", policy.require}, {"allow_degraded", policy.allow_degraded}})
     for (const LayerInfo& entry : kLayers)
       if (set.test(index(entry.layer))) out[key].push_back(entry.name);
-  return out.dump(2, ' ', false, Json::error_handler_t::replace);
+  return out.dump(2, ' ', false, OrderedJson::error_handler_t::replace);
 }
 
 }  // namespace pctx

@@ -74,9 +74,9 @@ Result<LayerSet> parse_layers(std::string_view text) {
 }
 
 Result<void> parse_network(std::string_view text, Policy& policy) {
-  constexpr std::string_view kAllow = "allow:";
-  if (text.starts_with(kAllow)) {
-    policy.allowed.rules = PCTX_TRY(parse_net_rules(text.substr(kAllow.size())));
+  constexpr std::string_view kAllowPrefix = "allow:";
+  if (text.starts_with(kAllowPrefix)) {
+    policy.allowed.rules = PCTX_TRY(parse_net_rules(text.substr(kAllowPrefix.size())));
     policy.network = Network::allow;
     return {};
   }

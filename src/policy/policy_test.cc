@@ -86,6 +86,7 @@ INSTANTIATE_TEST_SUITE_P(
         Refused{R"({"network": {"allow": ["a.example"], "private": ["10.0.0.1/8"]}})", "network.private"},
         Refused{R"({"network": {"allow": ["a.example"], "rate": "fast"}})", "network.rate"},
         Refused{R"({"network": {"deny": []}})", "network.deny"}, Refused{R"({"files": {"ro": "x"}})", "files.ro"},
+        Refused{R"({"files": {"ro": [5]}})", "'files.ro' must be a list of strings"},
         Refused{R"({"files": {"rw": ["/x"]}})", "files.rw"},
         Refused{R"({"identity": {"env": {"A": 1}}})", "identity.env.A"},
         Refused{R"({"identity": {"uid": 70000}})", "identity.uid"}, Refused{R"({"require": ["armour"]})", "armour"},

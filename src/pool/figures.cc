@@ -1,11 +1,9 @@
 #include "pool/figures.h"
 
-#include <nlohmann/json.hpp>
+#include "base/json.h"
 
 namespace pctx {
 namespace {
-
-using Json = nlohmann::json;
 
 constexpr std::size_t kLongestWord = 1000;
 

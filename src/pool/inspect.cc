@@ -41,7 +41,7 @@ Result<std::string> read_proc(pid_t pid, std::string_view file) {
   return sys::read_file(fmt::format("/proc/{}/{}", pid, file), kMaxText);
 }
 
-std::optional<std::string_view> field(std::string_view status, std::string_view name) {
+std::optional<std::string_view> status_field(std::string_view status, std::string_view name) {
   for (std::string_view line : sys::split(status, '\n')) {
     if (!line.starts_with(name) || line.size() <= name.size() || line[name.size()] != ':') continue;
     line.remove_prefix(name.size() + 1);
@@ -68,7 +68,7 @@ std::optional<std::vector<int>> numbers_in(const std::string& folder) {
 // How many descriptors a thread has room for: none has a higher number.
 std::optional<int> table_size(const std::string& task) {
   const auto status = sys::read_file(task + "/status", kMaxText);
-  const auto size = status ? field(*status, "FDSize") : std::nullopt;
+  const auto size = status ? status_field(*status, "FDSize") : std::nullopt;
   int most = 0;
   if (!size || std::from_chars(size->data(), size->data() + size->size(), most).ec != std::errc{}) return std::nullopt;
   return most;
@@ -164,7 +164,8 @@ Result<void> same_namespaces(pid_t worker, pid_t init) {
 Result<pid_t> pid_of(int pidfd) {
   const std::string info = PCTX_TRY(sys::read_file(fmt::format("/proc/self/fdinfo/{}", pidfd), kMaxText));
   pid_t pid = -1;
-  if (const auto text = field(info, "Pid")) (void)std::from_chars(text->data(), text->data() + text->size(), pid);
+  if (const auto text = status_field(info, "Pid"))
+    (void)std::from_chars(text->data(), text->data() + text->size(), pid);
   if (pid <= 0) return distrusted("its box has ended");
   return pid;
 }
@@ -187,7 +188,7 @@ PidNamespace pid_namespace(pid_t pid) { return inode(pid, "pid"); }
 // "NSpid: host … maker's own", the innermost last.
 Result<pid_t> pid_below(pid_t pid) {
   const std::string status = PCTX_TRY(read_proc(pid, "status"));
-  const std::string_view line = field(status, "NSpid").value_or("");
+  const std::string_view line = status_field(status, "NSpid").value_or("");
   std::vector<pid_t> pids;
   for (const std::string_view word : sys::split(line, '\t')) {
     pid_t each = -1;
@@ -207,11 +208,11 @@ Result<void> inspect_worker(pid_t worker, pid_t init, pid_t zygote, const std::v
   if (!same_place(process + "/cwd", box + workdir)) return distrusted("it does not stand in its box");
   const std::string status = PCTX_TRY(read_proc(worker, "status"));
   for (const char* set : {"CapInh", "CapPrm", "CapEff", "CapBnd", "CapAmb"})
-    if (field(status, set) != "0000000000000000")
+    if (status_field(status, set) != "0000000000000000")
       return distrusted(fmt::format("its capability set {} is not empty", set));
-  if (field(status, "NoNewPrivs") != "1") return distrusted("no_new_privs is not set");
-  if (field(status, "Seccomp") != "2") return distrusted("it has no filter");
-  if (field(status, "Threads") != "1") return distrusted("it has threads before its call");
+  if (status_field(status, "NoNewPrivs") != "1") return distrusted("no_new_privs is not set");
+  if (status_field(status, "Seccomp") != "2") return distrusted("it has no filter");
+  if (status_field(status, "Threads") != "1") return distrusted("it has threads before its call");
   const std::string children = PCTX_TRY(read_proc(worker, fmt::format("task/{}/children", worker)));
   if (!children.empty()) return distrusted("it has children before its call");
   if (!holds_only(worker, worker, given)) return distrusted("it holds descriptors that are not its own");

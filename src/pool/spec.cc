@@ -3,12 +3,11 @@
 #include <algorithm>
 
 #include <fmt/format.h>
-#include <nlohmann/json.hpp>
+
+#include "base/json.h"
 
 namespace pctx {
 namespace {
-
-using Json = nlohmann::json;
 
 constexpr const char* kSupport = "/run/pctx";
 

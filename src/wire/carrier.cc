@@ -16,7 +16,7 @@ constexpr int kRounds = 4;  // of reading one descriptor before others have thei
 constexpr std::size_t kMostSaid = 400;
 constexpr auto kFresh = std::chrono::milliseconds{5};
 
-Error broken(const std::string& what) {
+Error broken_rule(const std::string& what) {
   return unavailable(fmt::format("the other end of the stream broke its rules: {}", what), "try again");
 }
 
@@ -79,7 +79,7 @@ Result<void> Carrier::take_any(const Frame& frame) {
   Line* line = find_line(frame.line);
   if (line == nullptr && frame.kind != Kind::open) {
     // It may have been closed here while this was on its way.
-    return frame.line <= highest_ ? Result<void>{} : broken(fmt::format("there is no line {}", frame.line));
+    return frame.line <= highest_ ? Result<void>{} : broken_rule(fmt::format("there is no line {}", frame.line));
   }
   if (frame.kind == Kind::data || frame.kind == Kind::credit || frame.kind == Kind::end)
     return take_bytes(*line, frame);
@@ -87,22 +87,22 @@ Result<void> Carrier::take_any(const Frame& frame) {
 }
 
 Result<void> Carrier::take_bytes(Line& line, const Frame& frame) {
-  if (frame.lease > line.lease) return broken("bytes for a lease that there is not");
+  if (frame.lease > line.lease) return broken_rule("bytes for a lease that there is not");
   Channel& channel = line.streams[frame.stream];
   if (frame.lease < line.lease || !(channel.reads || channel.writes)) return {};  // on its way when it was dropped
   if (frame.kind == Kind::credit) {
     std::uint32_t bytes = 0;
     for (std::size_t i = 4; i-- > 0;) bytes = bytes << 8 | static_cast<unsigned char>(frame.body[i]);
-    if (bytes > kWindow - channel.credit) return broken("more was taken than was sent");
+    if (bytes > kWindow - channel.credit) return broken_rule("more was taken than was sent");
     channel.credit += bytes;
   } else {
-    if (!channel.writes || channel.ending) return broken("bytes for a descriptor that takes none");
+    if (!channel.writes || channel.ending) return broken_rule("bytes for a descriptor that takes none");
     if (frame.kind == Kind::end) {
       channel.ending = true;
       channel.reset = frame.body != std::string_view{"\0", 1};
     } else {
       channel.outstanding += frame.body.size();
-      if (channel.outstanding > kWindow) return broken("more bytes than the window has room for");
+      if (channel.outstanding > kWindow) return broken_rule("more bytes than the window has room for");
       channel.pending += frame.body;
     }
   }

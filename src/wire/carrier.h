@@ -15,10 +15,13 @@
 
 #include "base/fd.h"
 #include "base/result.h"
+#include "base/units.h"
 #include "sys/loop.h"
 #include "wire/stream.h"
 
 namespace pctx::wire {
+
+inline constexpr std::uint64_t kLongestReport = 64_MiB;
 
 // One descriptor of a lease.
 struct Channel {

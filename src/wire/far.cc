@@ -9,8 +9,7 @@
 namespace pctx::wire {
 namespace {
 
-constexpr std::size_t kMostLines = 1024;
-constexpr std::uint64_t kLongestReport = 64_MiB;
+constexpr std::size_t kMostFarLines = 1024;
 // The near end says something every ten seconds. One whose machine is gone does not close anything.
 constexpr auto kSilence = std::chrono::seconds{90}, kLook = std::chrono::seconds{15};
 
@@ -57,7 +56,7 @@ Result<void> Far::take(Line* line, const Frame& frame) {
   switch (frame.kind) {
     case Kind::open: {
       if (line != nullptr || frame.line <= highest_) return refuse("a line was opened twice");
-      auto control = lines_.size() < kMostLines ? connect_() : Result<Fd>{unavailable("too many lines", "")};
+      auto control = lines_.size() < kMostFarLines ? connect_() : Result<Fd>{unavailable("too many lines", "")};
       if (control) {
         add_line(frame.line, *std::move(control));
       } else {

@@ -10,9 +10,8 @@
 namespace pctx::wire {
 namespace {
 
-constexpr std::size_t kMostLines = 512;
+constexpr std::size_t kMostNearLines = 512;
 constexpr std::size_t kMostHeld = 64;  // packets for one caller
-constexpr std::uint64_t kLongestReport = 64_MiB;
 constexpr auto kPing = std::chrono::seconds{10};
 // It tells a caller that descriptors end here: large buffers go through the socket.
 constexpr std::string_view kLeased = R"({"leased": {"carried": true}})";
@@ -63,7 +62,7 @@ void Near::accept() {
   ucred peer{};
   socklen_t size = sizeof peer;
   if (::getsockopt(socket.get(), SOL_SOCKET, SO_PEERCRED, &peer, &size) != 0 || peer.uid != ::geteuid()) return;
-  if (lines_.size() >= kMostLines || highest_ == UINT32_MAX) return;
+  if (lines_.size() >= kMostNearLines || highest_ == UINT32_MAX) return;
   const Line& line = add_line(highest_ + 1, std::move(socket));
   send({Kind::open, 0, line.id});
 }

@@ -1,15 +1,13 @@
 // What Lima is told, and what it tells: pure.
 #include <fmt/format.h>
-#include <nlohmann/json.hpp>
 
 #include "backend/lima/lima.h"
+#include "base/json.h"
 #include "base/units.h"
 #include "sys/files.h"
 
 namespace pctx::backend::lima {
 namespace {
-
-using Json = nlohmann::json;
 
 // The release whose Python most distributions of its year have: a call needs the caller's version over there.
 constexpr std::string_view kDebian =

@@ -17,10 +17,10 @@
 #include <ctime>
 
 #include <fmt/format.h>
-#include <nlohmann/json.hpp>
 
 #include "backend/copies.h"
 #include "backend/namespaces.h"
+#include "base/json.h"
 #include "base/print.h"
 #include "base/units.h"
 #include "broker/address.h"
@@ -61,7 +61,7 @@ Answer ask(const BrokerAddress& address, int millis) {
   wire::Packet packet;
   if (wire::receive(broker->get(), packet) != wire::Received::packet) return Answer::nobody;
   // Somebody typed `podman restart`, or the process outside was killed: a way to the relay is had by a new start only.
-  const auto status = nlohmann::json::parse(packet.text, nullptr, false);
+  const auto status = Json::parse(packet.text, nullptr, false);
   return status.is_object() && status.value("relay", true) ? Answer::yes : Answer::no_relay;
 }
 

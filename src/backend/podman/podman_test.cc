@@ -8,9 +8,9 @@
 
 #include <fmt/format.h>
 #include <gtest/gtest.h>
-#include <nlohmann/json.hpp>
 
 #include "backend/namespaces.h"
+#include "base/json.h"
 
 namespace pctx::backend::podman {
 namespace {
@@ -209,7 +209,7 @@ TEST(PodmanContainer, AnImageOfTheUsersHasItsOwnSystem) {
 }
 
 TEST(PodmanProfile, LetsBoxesBeMadeAndLittleElse) {
-  const auto profile = nlohmann::json::parse(seccomp_profile());
+  const auto profile = Json::parse(seccomp_profile());
   const auto lists = [&](int index, const char* name) {
     const auto& names = profile["syscalls"][static_cast<std::size_t>(index)]["names"];
     return std::find(names.begin(), names.end(), name) != names.end();

@@ -4,16 +4,13 @@
 #include <set>
 #include <string_view>
 
-#include <nlohmann/json.hpp>
-
 #include "backend/podman/podman.h"
+#include "base/json.h"
 #include "plan/syscall_policy.h"
 #include "sys/syscalls.h"
 
 namespace pctx::backend::podman {
 namespace {
-
-using Json = nlohmann::ordered_json;
 
 // Beyond what a guest may call: what the runtime does before our program starts, and what making a box takes.
 constexpr std::array kForBoxes{
@@ -44,18 +41,19 @@ std::string seccomp_profile() {
     (entry.condition == Condition::absent ? absent : allowed).insert(entry.name);
   allowed.insert(kForBoxes.begin(), kForBoxes.end());
   // Two answers, those of the Box's own filter: EPERM for what Linux has and this refuses, ENOSYS for what is newer.
-  Json refused = Json::array();
+  OrderedJson refused = OrderedJson::array();
   for (int number = 0; number < syscall_limit(kHostArch); ++number)
     if (const std::string_view name = syscall_name(kHostArch, number);
         !name.empty() && !allowed.contains(name) && !absent.contains(name))
       refused.push_back(name);
-  const Json profile{
+  const OrderedJson profile{
       {"defaultAction", "SCMP_ACT_ERRNO"},
       {"defaultErrnoRet", ENOSYS},
-      {"archMap", Json::array({{{"architecture", kHostArch == Arch::x86_64 ? "SCMP_ARCH_X86_64" : "SCMP_ARCH_AARCH64"},
-                                {"subArchitectures", Json::array()}}})},
-      {"syscalls", Json::array({{{"names", allowed}, {"action", "SCMP_ACT_ALLOW"}},
-                                {{"names", refused}, {"action", "SCMP_ACT_ERRNO"}, {"errnoRet", EPERM}}})}};
+      {"archMap",
+       OrderedJson::array({{{"architecture", kHostArch == Arch::x86_64 ? "SCMP_ARCH_X86_64" : "SCMP_ARCH_AARCH64"},
+                            {"subArchitectures", OrderedJson::array()}}})},
+      {"syscalls", OrderedJson::array({{{"names", allowed}, {"action", "SCMP_ACT_ALLOW"}},
+                                       {{"names", refused}, {"action", "SCMP_ACT_ERRNO"}, {"errnoRet", EPERM}}})}};
   return profile.dump(1) + "\n";
 }
 
