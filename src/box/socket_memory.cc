@@ -8,6 +8,7 @@
 #include <linux/sock_diag.h>
 #include <linux/unix_diag.h>
 #include <netinet/in.h>
+#include <netinet/tcp.h>
 #include <sys/socket.h>
 #include <unistd.h>
 
@@ -17,6 +18,8 @@
 #include <cstring>
 #include <optional>
 #include <string>
+#include <utility>
+#include <vector>
 
 #include <fmt/format.h>
 
@@ -41,44 +44,81 @@ bool ask(int diag, const Request& request) {
   return ::send(diag, &message, sizeof message, MSG_NOSIGNAL | MSG_DONTWAIT) == sizeof message;
 }
 
-// Sent and not yet read, and what waits to be sent; a Unix socket's queue counts with the sender.
+const rtattr* find(int type, const rtattr* attribute, unsigned size) {
+  for (; RTA_OK(attribute, size); attribute = RTA_NEXT(attribute, size))
+    if (attribute->rta_type == type) return attribute;
+  return nullptr;
+}
+
+// As many bytes as the attribute has, at most those of T; zeros otherwise.
+template <class T>
+T value_of(const rtattr* attribute) {
+  T value{};
+  if (attribute != nullptr)
+    std::memcpy(&value, RTA_DATA(attribute), std::min<std::size_t>(RTA_PAYLOAD(attribute), sizeof value));
+  return value;
+}
+
+// Sent and not yet read, and what waits to be sent.
 std::uint64_t buffers(const rtattr* attribute) {
-  std::array<std::uint32_t, SK_MEMINFO_VARS> values{};
-  std::memcpy(values.data(), RTA_DATA(attribute), std::min<std::size_t>(RTA_PAYLOAD(attribute), sizeof values));
+  const auto values = value_of<std::array<std::uint32_t, SK_MEMINFO_VARS>>(attribute);
   return std::uint64_t{values[SK_MEMINFO_RMEM_ALLOC]} + values[SK_MEMINFO_WMEM_ALLOC] + values[SK_MEMINFO_WMEM_QUEUED] +
          values[SK_MEMINFO_OPTMEM];
 }
 
-// Nothing if the kernel does not know such sockets.
-std::optional<std::uint64_t> read_replies(int diag, std::size_t fixed, int wanted) {
-  std::uint64_t sum = 0;
+// Calls `each` with the head of every socket that the kernel tells of, and what is behind it. False if it does not know
+// such sockets.
+template <class Head, class Each>
+bool read_replies(int diag, Each each) {
   alignas(nlmsghdr) std::array<char, 32768> buffer;
   for (int reply = 0; reply < kMaxReplies; ++reply) {
     const ssize_t got = ::recv(diag, buffer.data(), buffer.size(), MSG_DONTWAIT);
-    if (got <= 0) return sum;
+    if (got <= 0) return true;
     auto left = static_cast<unsigned>(got);
     for (const nlmsghdr* header = reinterpret_cast<const nlmsghdr*>(buffer.data()); NLMSG_OK(header, left);
          header = NLMSG_NEXT(header, left)) {
-      if (header->nlmsg_type == NLMSG_ERROR) return std::nullopt;
-      if (header->nlmsg_type == NLMSG_DONE) return sum;
-      if (header->nlmsg_len < NLMSG_LENGTH(fixed)) continue;
-      const char* start = static_cast<const char*>(NLMSG_DATA(header)) + NLMSG_ALIGN(fixed);
-      auto size = static_cast<unsigned>(header->nlmsg_len - NLMSG_LENGTH(NLMSG_ALIGN(fixed)));
-      for (const rtattr* attribute = reinterpret_cast<const rtattr*>(start); RTA_OK(attribute, size);
-           attribute = RTA_NEXT(attribute, size))
-        if (attribute->rta_type == wanted) sum += buffers(attribute);
+      if (header->nlmsg_type == NLMSG_ERROR) return false;
+      if (header->nlmsg_type == NLMSG_DONE) return true;
+      if (header->nlmsg_len < NLMSG_LENGTH(sizeof(Head))) continue;
+      const char* start = static_cast<const char*>(NLMSG_DATA(header));
+      auto size = static_cast<unsigned>(header->nlmsg_len - NLMSG_LENGTH(NLMSG_ALIGN(sizeof(Head))));
+      const auto* attribute = reinterpret_cast<const rtattr*>(start + NLMSG_ALIGN(sizeof(Head)));
+      each(*reinterpret_cast<const Head*>(start), attribute, size);
     }
   }
-  return sum;
+  return true;
 }
 
+// The last number of a setting: "4096 131072 6291456" is least, usual, most.
+std::uint64_t most(const char* path, std::uint64_t otherwise) {
+  const auto text = sys::try_read_file(path, 256);
+  if (!text) return otherwise;
+  const std::size_t start = text->find_last_of(" \t", text->find_last_not_of(" \t\n"));
+  return std::strtoull(text->c_str() + (start == std::string::npos ? 0 : start + 1), nullptr, 10);
+}
+
+// A Unix socket's queue counts with its sender. If that is closed, nobody tells how much it is: the kernel only says
+// how many bytes wait, each of which may be a message of its own, and nothing of messages without any. A guest without
+// a cgroup cannot raise what a socket may send: that is wmem_default, and one message more.
 std::optional<std::uint64_t> unix_memory(int diag) {
   unix_diag_req request{};
   request.sdiag_family = AF_UNIX;
   request.udiag_states = ~0U;
-  request.udiag_show = UDIAG_SHOW_MEMINFO;
+  request.udiag_show = UDIAG_SHOW_MEMINFO | UDIAG_SHOW_PEER | UDIAG_SHOW_RQLEN;
   if (!ask(diag, request)) return 0;
-  return read_replies(diag, sizeof(unix_diag_msg), UNIX_DIAG_MEMINFO);
+  std::uint64_t sum = 0;
+  std::vector<UnixQueue> queues;
+  std::vector<std::uint32_t> living;
+  const auto take = [&](const unix_diag_msg& socket, const rtattr* start, unsigned size) {
+    sum += buffers(find(UNIX_DIAG_MEMINFO, start, size));
+    if (socket.udiag_ino != 0) living.push_back(socket.udiag_ino);
+    if (socket.udiag_state == TCP_LISTEN) return;  // its queue is of connections, which are listed too
+    queues.push_back({value_of<std::uint32_t>(find(UNIX_DIAG_PEER, start, size)),
+                      value_of<unix_diag_rqlen>(find(UNIX_DIAG_RQLEN, start, size)).udiag_rqueue,
+                      socket.udiag_type == SOCK_SEQPACKET && socket.udiag_state == TCP_ESTABLISHED});
+  };
+  if (!read_replies<unix_diag_msg>(diag, take)) return std::nullopt;
+  return sum + left_by_closed(queues, std::move(living), 2 * most("/proc/sys/net/core/wmem_default", 212992));
 }
 
 std::optional<std::uint64_t> inet_memory(int diag, int family, int protocol) {
@@ -88,15 +128,12 @@ std::optional<std::uint64_t> inet_memory(int diag, int family, int protocol) {
   request.idiag_ext = 1U << (INET_DIAG_SKMEMINFO - 1);
   request.idiag_states = ~0U;
   if (!ask(diag, request)) return 0;
-  return read_replies(diag, sizeof(inet_diag_msg), INET_DIAG_SKMEMINFO);
-}
-
-// The last number of a setting: "4096 131072 6291456" is least, usual, most.
-std::uint64_t most(const char* path, std::uint64_t otherwise) {
-  const auto text = sys::try_read_file(path, 256);
-  if (!text) return otherwise;
-  const std::size_t start = text->find_last_of(" \t", text->find_last_not_of(" \t\n"));
-  return std::strtoull(text->c_str() + (start == std::string::npos ? 0 : start + 1), nullptr, 10);
+  std::uint64_t sum = 0;
+  const auto take = [&](const inet_diag_msg&, const rtattr* start, unsigned size) {
+    sum += buffers(find(INET_DIAG_SKMEMINFO, start, size));
+  };
+  if (!read_replies<inet_diag_msg>(diag, take)) return std::nullopt;
+  return sum;
 }
 
 enum Kind : std::size_t { local, tcp, udp, tcp6, udp6 };
@@ -151,6 +188,17 @@ std::uint64_t sockstat_count(std::string_view table, std::string_view line, std:
       if (words[i] == word) return std::strtoull(std::string{words[i + 1]}.c_str(), nullptr, 10);
   }
   return 0;
+}
+
+std::uint64_t left_by_closed(const std::vector<UnixQueue>& queues, std::vector<std::uint32_t> living,
+                             std::uint64_t most) {
+  constexpr std::uint64_t kMessage = 1_KiB;  // 768 bytes were seen on 6.18
+  std::ranges::sort(living);
+  std::uint64_t sum = 0;
+  for (const UnixQueue& queue : queues)
+    if (!std::ranges::binary_search(living, queue.peer))
+      sum += queue.may_be_empty_messages ? most : std::min(queue.bytes * kMessage, most);
+  return sum;
 }
 
 SocketCounts socket_counts(std::string_view table, std::string_view table6) {

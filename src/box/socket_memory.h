@@ -8,6 +8,7 @@
 #include <optional>
 #include <string_view>
 #include <utility>
+#include <vector>
 
 #include "base/fd.h"
 
@@ -42,6 +43,16 @@ class SocketMeter {
   // Asked once only: the kernel starts modprobe for each question about a kind that it does not know.
   std::array<bool, 5> unknown_{};
 };
+
+// What waits in a Unix socket, and the inode of the socket that may have sent it, 0 for none.
+struct UnixQueue {
+  std::uint32_t peer = 0;
+  std::uint64_t bytes = 0;
+  bool may_be_empty_messages = false;
+};
+// Those whose peer is not among the living hold what a closed socket has sent, `most` each at the most.
+std::uint64_t left_by_closed(const std::vector<UnixQueue>& queues, std::vector<std::uint32_t> living,
+                             std::uint64_t most);
 
 SocketCounts socket_counts(std::string_view sockstat, std::string_view sockstat6);
 

@@ -37,6 +37,14 @@ TEST(SocketMemory, counts_a_connection_that_nobody_has_accepted) {
   EXPECT_GE(socket_counts("sockets: used 20000\nTCP: inuse 20000 tw 20000\n", "").memory(), 80'000'000U);
 }
 
+TEST(SocketMemory, counts_what_closed_sockets_have_sent) {
+  const std::vector<UnixQueue> queues{{7, 100}, {8, 100}, {0, 1000}, {0, 0}};
+  EXPECT_EQ(left_by_closed(queues, {9, 8, 7}, 200_KiB), 200_KiB) << "no more than it may have sent";
+  EXPECT_EQ(left_by_closed(queues, {8}, 200_KiB), 300_KiB);
+  EXPECT_EQ(left_by_closed({{7, 0, true}}, {8}, 200_KiB), 200_KiB) << "messages without a byte";
+  EXPECT_EQ(left_by_closed({{8, 0, true}}, {8}, 200_KiB), 0U);
+}
+
 TEST(SocketMemory, is_none_without_a_namespace_to_look_into) { EXPECT_EQ(SocketMeter{}.measure(-1, 1), 0U); }
 
 }  // namespace

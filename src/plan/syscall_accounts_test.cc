@@ -43,6 +43,8 @@ TEST(SyscallPolicy, what_the_kernel_keeps_and_charges_to_nobody_is_refused) {
     for (const std::uint64_t option : Values{SO_REUSEPORT, SO_DETACH_FILTER, SO_RCVBUF})
       EXPECT_EQ(guest.answer("setsockopt", {3, SOL_SOCKET, option}), kAllow) << option;
   }
+  EXPECT_EQ(Guest(FilterOptions{}).answer("setsockopt", {3, SOL_SOCKET | kUpper, SO_SNDBUF | kUpper}), fails_with(0));
+  EXPECT_EQ(Guest(kRelaxed).answer("setsockopt", {3, SOL_SOCKET, SO_SNDBUF}), kAllow);
   EXPECT_EQ(Guest(FilterOptions{}).answer("prctl", {PR_SET_THP_DISABLE | kUpper}), fails_with(EPERM));
   EXPECT_EQ(Guest(kRelaxed).answer("prctl", {PR_SET_THP_DISABLE}), kAllow);
 }

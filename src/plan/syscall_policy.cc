@@ -38,7 +38,7 @@ constexpr std::array<std::uint64_t, 7> kNamespaceKinds{0x2'0000,    0x200'0000, 
 constexpr std::uint64_t kAfUnix = 1, kAfInet = 2;
 constexpr std::uint64_t kSockStream = 1, kSockDgram = 2, kSockRaw = 3, kSockSeqpacket = 5, kSockTypeMask = 0xf;
 constexpr std::uint64_t kProtoTcp = 6, kProtoUdp = 17;
-constexpr std::uint64_t kSolTcp = 6, kTcpUlp = 31, kSolSocket = 1;
+constexpr std::uint64_t kSolTcp = 6, kTcpUlp = 31, kSolSocket = 1, kSoSendBuffer = 7;
 // SO_ATTACH_FILTER, SO_ATTACH_BPF, SO_ATTACH_REUSEPORT_CBPF, SO_ATTACH_REUSEPORT_EBPF
 constexpr std::array<std::uint64_t, 4> kSocketPrograms{26, 50, 51, 52};
 // Two access lists of this size for each of 20,000 files, the most of a box by default, are 20 MB.
@@ -126,6 +126,8 @@ class RuleWriter {
         refuse({is(1, kSolTcp), is(2, kTcpUlp)});
         // Compiled, they count against a limit of the whole host's, without which nobody gets a seccomp filter.
         for (const auto option : kSocketPrograms) refuse({is(1, kSolSocket), is(2, option)});
+        // What a closed Unix socket has sent is bounded by that alone where nobody counts it: see socket_memory.cc.
+        if (!options_.memory_is_accounted) add(Action::fail(0), {is(1, kSolSocket), is(2, kSoSendBuffer)});
         return allow();
       case ioctl_request:
         for (const auto request : {kTiocsti, kTioclinux, kTioccons, kTiocsetd}) refuse({is(1, request)});

@@ -31,7 +31,7 @@ enum class Condition : std::uint8_t {
   copied_pages,        // answers EINVAL unless memory is accounted
   socket_kind,         // unix, TCP, UDP; unix datagrams if memory is accounted
   socketpair_kind,     // unix; datagrams if memory is accounted
-  socket_option,       // not TCP_ULP, no program
+  socket_option,       // not TCP_ULP, no program; SO_SNDBUF is answered as done unless memory is accounted
   ioctl_request,       // not those that reach out of a terminal; no keys of file systems
   prctl_option,        // known and harmless options
   personality_value,   // plain Linux, with and without UNAME26 and SHORT_INODE
