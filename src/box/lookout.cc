@@ -57,7 +57,7 @@ struct Watched {
   Clock::duration cost{0};     // of the look that is under way
   std::uint64_t in_sockets = 0, kept = 0, parked = 0, highest = 0;
   std::size_t longest_line = 0;
-  Sweep::Pairs doubted;
+  unsigned doubts = 0;
 
   Clock::time_point due() const { return sweep ? Clock::time_point{} : in_doubt ? std::min(next, next_exact) : next; }
 };
@@ -76,7 +76,7 @@ Sighting begin_look(Watched& box) {
                                                     .exact = box.in_doubt,
                                                     .highest = box.highest,
                                                     .longest_line = box.longest_line,
-                                                    .doubted = box.doubted});
+                                                    .doubts = box.doubts});
   return {};
 }
 
@@ -110,7 +110,7 @@ std::optional<Sighting> go_on(Watched& box) {
                   .resident = {}};
     if (found.look.exact) {
       found.look.resident = box.sweep->exact();
-      box.doubted = box.sweep->doubted();
+      box.doubts = box.sweep->doubted() ? box.doubts + 1 : 0;
       box.highest = std::max(box.highest, found.look.resident.own + found.look.resident.shared);
       box.in_doubt = false;
     }

@@ -30,6 +30,7 @@ constexpr std::size_t kLongestLine = 64_KiB;
 constexpr std::size_t kFields = 1_KiB;          // what smaps has below such a line
 constexpr std::size_t kSmallestBuffer = 4_KiB;  // that an open file of /proc has once it was read
 constexpr std::uint64_t kClose = 1_MiB;         // between two looks at memory that is in use
+constexpr unsigned kMostDoubts = 3;             // looks in a row
 
 std::uint64_t most_mappings() {
   const auto most = sys::try_read_file("/proc/sys/vm/max_map_count");
@@ -203,10 +204,11 @@ Resident Sweep::exact() {
       // end is its parent's alone then.
       read(other, child);
       read(pid, parent);
-      // Or the parent has not come to wait yet, for want of a processor. It has by the next look, or never will.
-      if (threads->running == 0 || !close(pid, other) || wanted_.doubted.contains({pid, other})) continue;
-      --threads->running;
-      doubted_.emplace(pid, other);
+      // Or the parent has not come to wait yet, for want of a processor. A guest can have it seem so for as long as it
+      // likes, with children that come and go: one of each parent is left out, which counts itself, and not for long.
+      if (threads->running == 0 || !close(pid, other) || wanted_.doubts >= kMostDoubts) continue;
+      threads->running = 0;
+      doubted_ = true;
       counted[other] = {};
     }
   }

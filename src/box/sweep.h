@@ -18,14 +18,12 @@ namespace pctx {
 
 class Sweep {
  public:
-  using Pairs = std::set<std::pair<std::string, std::string>>;  // parent and child
-
   struct Wanted {
     bool mappings = false;
     bool exact = false;            // else only where processes may share memory, and their sum is above `highest`
     std::uint64_t highest = 0;     // an exact figure from before
     std::size_t longest_line = 0;  // of a list of mappings that was seen in this box before
-    Pairs doubted = {};            // what the exact look before this one left out
+    unsigned doubts = 0;           // exact looks before this one, in a row, that left out what is in doubt
   };
 
   Sweep(int proc, const Wanted& wanted) : proc_(proc), wanted_(wanted), roll_(proc, kRounds) {}
@@ -37,8 +35,8 @@ class Sweep {
   // exec it waits for, counts once. Of who came while we looked, what nobody else has: the others were read when there
   // were fewer to share.
   Resident exact();
-  // Children that were left out though their parent did not wait, but ran: it may have been about to.
-  const Pairs& doubted() const { return doubted_; }
+  // Whether children were left out though their parent did not wait, but ran: it may have been about to.
+  bool doubted() const { return doubted_; }
   std::uint64_t kept() const;    // mappings, and buffers of open files of /proc
   std::uint64_t parked() const;  // shared anonymous objects that are mapped, whether their pages are or not
   bool counted_exactly() const { return wanted_.exact; }
@@ -71,7 +69,7 @@ class Sweep {
   std::vector<std::string> left_;
   std::map<std::string, Seen> seen_;
   std::map<std::string, std::uint64_t> objects_;
-  Pairs doubted_;
+  bool doubted_ = false;
   std::size_t read_ = 0;
 };
 

@@ -257,6 +257,22 @@ def test_who_starts_many_programs_has_its_memory_once(inside):
     assert inside(SPAWNS_OFTEN, "--memory", "128M", "--timeout", "60s").kind == "out_of_memory"
 
 
+def test_children_that_come_and_go_are_not_taken_for_such_children(attack):
+    """420 MiB in all. A child is left out as one that shares its parent's memory for a few looks in a row only."""
+    assert attack("relays", "20", "20", "1", options=("--memory", "1G", "--cpus", "2")).stdout == "held\n"
+    assert attack("relays", "20", "20", "4", options=("--memory", "128M", "--cpus", "2")).kind == "out_of_memory"
+
+
+@pytest.mark.parametrize("words", ["stream", "packet", "packet 0"])
+def test_what_a_closed_socket_has_sent_is_counted(attack, attacker, outside, words):
+    """The kernel counts it for the sender, which nobody sees any more. 250 MiB and more."""
+    had = outside([attacker("orphans"), "2", *words.split()]).stdout
+    assert int(had.removeprefix("had ")) > 200_000
+    assert attack("orphans", "2", *words.split(), options=("--memory", "1G")).stdout == had
+    ended = attack("orphans", "2", *words.split(), options=("--memory", "128M"))
+    assert (ended.kind, ended.limit) == ("out_of_memory", "memory")
+
+
 def test_a_wait_for_an_exec_hides_no_copy(inside):
     """A fork with memory of its own does not pass for the child that its parent waits for."""
     assert inside(SPAWNS.format(size=160, copies=1), "--memory", "256M").kind == "out_of_memory"
