@@ -4,8 +4,9 @@
 #include <unistd.h>
 
 #include <algorithm>
-#include <cstdlib>
-#include <memory>
+#include <optional>
+#include <utility>
+#include <vector>
 
 #include <fmt/format.h>
 
@@ -16,6 +17,7 @@
 #include "cli/options.h"
 #include "env/store.h"
 #include "env/tree.h"
+#include "launch/lend.h"
 #include "sys/files.h"
 
 namespace pctx::cli {
@@ -100,11 +102,6 @@ Result<void> bring_back(std::vector<Lent>& lent, bool quiet) {
   return {};
 }
 
-std::string real_path(const std::string& path) {
-  const std::unique_ptr<char, decltype(&std::free)> real{::realpath(path.c_str(), nullptr), &std::free};
-  return real ? real.get() : "";
-}
-
 bool has_as_it_is(const backend::Reached& reached, const std::string& path) {
   return std::any_of(reached.as_they_are.begin(), reached.as_they_are.end(),
                      [&](const std::string& each) { return sys::is_at_or_inside(path, each); });
@@ -144,21 +141,40 @@ Result<int> run_elsewhere(const backend::Choice& choice, const RunArguments& arg
   const auto store = env::Store::open();
   const auto is_there = [&](std::size_t i) { return i >= given && !policy.binds[i].target.starts_with("/script/"); };
   for (std::size_t i = 0; i < policy.binds.size(); ++i)
-    if (is_there(i) && !(store && sys::is_at_or_inside(policy.binds[i].source, store->folder() + "/env")))
+    if (is_there(i) && !policy.binds[i].writable &&
+        !(store && sys::is_at_or_inside(policy.binds[i].source, store->folder() + "/env")))
       wanted.lent.push_back(policy.binds[i].source);
 
   const backend::Reached reached = PCTX_TRY(backend.reach(wanted));
   const LentStage stage = PCTX_TRY(LentStage::make(reached));
   std::vector<Lent> lent;
-  if (policy.mnt) policy.mnt = PCTX_TRY(lend_copy(stage, *policy.mnt, true, lent));
-  for (std::size_t i = 0; i < policy.binds.size(); ++i) {
-    if (is_there(i)) continue;
-    Bind& bind = policy.binds[i];
-    if (const std::string real = bind.writable ? "" : real_path(bind.source); has_as_it_is(reached, real))
-      bind.source = real;
-    else
-      bind.source = PCTX_TRY(lend_copy(stage, bind.source, bind.writable, lent));
+  std::vector<std::pair<std::string, std::string>> copies;  // of folders to write: here, links resolved, and there
+  const auto lend = [&](std::string& source, bool writable) -> Result<void> {
+    std::string real = sys::resolved(source);
+    PCTX_TRY(check_stays(policy, "cannot lend", source, real));
+    if (!writable && has_as_it_is(reached, real)) {
+      source = std::move(real);
+      return {};
+    }
+    source = PCTX_TRY(lend_copy(stage, source, writable, lent));
+    if (writable) copies.emplace_back(std::move(real), source);
+    return {};
+  };
+  std::optional<std::string> mnt = policy.mnt;
+  if (mnt) PCTX_TRY(lend(*mnt, true));
+  std::vector<Bind> binds = policy.binds;
+  for (std::size_t i = 0; i < binds.size(); ++i) {
+    if (!is_there(i)) {
+      PCTX_TRY(lend(binds[i].source, binds[i].writable));
+      continue;
+    }
+    // A folder on the way to what is kept read-only, which is mounted on itself.
+    for (const auto& [original, copy] : copies)
+      if (binds[i].writable && sys::is_inside(binds[i].source, original))
+        binds[i].source = copy + binds[i].source.substr(original.size());
   }
+  policy.mnt = std::move(mnt);
+  policy.binds = std::move(binds);
   if (policy.seccomp) policy.seccomp = PCTX_TRY(lend_copy(stage, *policy.seccomp, false, lent));
   PCTX_TRY(write_file(stage.here("policy.json"), policy_to_json(policy), 0644));
   const std::string written = stage.here("report.json");

@@ -63,7 +63,8 @@ Result<env::Request> packages_wanted(const RunArguments& arguments) {
   const std::string& first = arguments.command[0];
   if (arguments.literal || !first.ends_with(".py")) return request;
   // A script that is not there, or is in the box only, is for others to complain about.
-  const auto text = sys::try_read_file(first, env::kMaxScriptBytes);
+  const Fd file = sys::open_regular(first);
+  const auto text = file ? sys::read_all(file.get(), env::kMaxScriptBytes) : unavailable("", "");
   const auto metadata = text ? PCTX_TRY(env::read_script_metadata(*text)) : std::nullopt;
   if (!metadata) return request;
   request.requires_python = metadata->requires_python;
@@ -113,6 +114,7 @@ Result<std::string> provide_python(const RunArguments& arguments, Prepared& prep
       return usage_error("--venv has its own packages and its own Python",
                          "leave --with, --python and the script's own list out");
     const env::Virtualenv venv = PCTX_TRY(env::open_virtualenv(*arguments.venv));
+    PCTX_TRY(check_stays(policy, "--venv", *arguments.venv, venv.path));
     env::lend_virtualenv(policy, venv);
     return venv.python();
   }
@@ -144,14 +146,14 @@ Result<std::string> provide_python(const RunArguments& arguments, Prepared& prep
 }
 
 // Before the box is made: its Python would say something about a place that the caller does not know.
-Result<void> check_script(const std::string& path, const struct stat& status) {
+Result<void> check_script(const Policy& policy, const std::string& path, const struct stat& status) {
   if (!S_ISREG(status.st_mode))
     return usage_error(fmt::format("the script {} is no ordinary file", path),
                        "write it to one, or read it from standard input: pctx-sandbox run - < SCRIPT");
   if (::access(path.c_str(), R_OK) != 0)
     return usage_error(os_error(fmt::format("the script {} cannot be read", path)).what,
                        "let this user read it, or name a copy");
-  return {};
+  return check_stays(policy, "the script", path, sys::resolved(path));
 }
 
 // As `uv run`: a script, standard input, or any command.
@@ -167,7 +169,7 @@ Result<void> resolve_command(const RunArguments& arguments, Prepared& prepared) 
   if (first != "-") {
     struct stat status {};
     if (::stat(first.c_str(), &status) == 0) {
-      PCTX_TRY(check_script(first, status));
+      PCTX_TRY(check_script(prepared.policy, first, status));
       const std::size_t slash = first.rfind('/');
       const std::string target = "/script/" + first.substr(slash == std::string::npos ? 0 : slash + 1);
       prepared.policy.binds.push_back({first, target, false});

@@ -61,7 +61,7 @@ void remember(const std::string& file, const std::string& answer) {
 }  // namespace
 
 bool is_elf(const std::string& path) {
-  const Fd fd{::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NOCTTY | O_NONBLOCK)};
+  const Fd fd = sys::open_regular(path);
   std::array<char, 4> magic{};
   return fd && ::read(fd.get(), magic.data(), magic.size()) == 4 &&
          std::string_view{magic.data(), 4} ==

@@ -1,5 +1,6 @@
 #include "env/virtualenv.h"
 
+#include <fcntl.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -8,11 +9,14 @@
 #include <cctype>
 #include <climits>
 #include <cstdlib>
+#include <filesystem>
 #include <optional>
 #include <utility>
 
 #include <fmt/format.h>
 
+#include "base/units.h"
+#include "box/terminal.h"
 #include "env/interpreter.h"
 #include "plan/plan.h"
 #include "sys/files.h"
@@ -27,6 +31,7 @@ constexpr std::array<std::string_view, 11> kCovered{"/tmp", "/dev",          "/p
 constexpr std::array<std::string_view, 5> kSystem{"/usr", "/bin", "/lib", "/lib64", "/sbin"};
 constexpr const char* kElsewhere = "/run/virtualenv";
 constexpr int kMostLinks = 40;
+constexpr std::size_t kLongestConfig = 64_KiB;
 
 bool is_folder(const std::string& path) {
   struct stat status {};
@@ -127,7 +132,7 @@ std::optional<std::string> version_by_name(const std::string& program) {
 }
 
 Error broken(const std::string& given, const std::string& why) {
-  return usage_error(fmt::format("--venv: {} is broken: {}", given, why),
+  return usage_error(fmt::format("--venv: {} is broken: {}", given, printable_path(why)),
                      "make it again with 'python3 -m venv --clear'");
 }
 
@@ -139,9 +144,9 @@ Result<std::string> program_of(const std::string& given, const std::string& path
   const auto version = version_by_name(program);
   if (!version) return broken(given, fmt::format("its bin/python is {}", program));
   if (!version->empty() && *version != minor)
-    return usage_error(
-        fmt::format("--venv: {} was made for Python {}, but its bin/python is {}", given, minor, program),
-        "make it again with 'python3 -m venv --clear'");
+    return usage_error(fmt::format("--venv: {} was made for Python {}, but its bin/python is {}", given, minor,
+                                   printable_path(program)),
+                       "make it again with 'python3 -m venv --clear'");
   if (!sys::is_inside(program, path) && !is_installation(parent_of(parent_of(program)), minor))
     return broken(given, fmt::format("its bin/python is {}, and there is no Python {}", program, minor));
   return program;
@@ -195,7 +200,8 @@ Result<Virtualenv> open_virtualenv(const std::string& given) {
   if (path.empty() || !is_folder(path))
     return usage_error(fmt::format("--venv: there is no virtualenv {}", given),
                        fmt::format("make one with 'python3 -m venv {}'", given));
-  const auto config = sys::try_read_file(path + "/pyvenv.cfg");
+  const Fd file = sys::open_regular(path + "/pyvenv.cfg", O_NOFOLLOW);
+  const auto config = file ? sys::read_all(file.get(), kLongestConfig) : unavailable("", "");
   if (!config)
     return usage_error(fmt::format("--venv: {} is no virtualenv: it has no pyvenv.cfg", given),
                        "give the folder that 'python3 -m venv' made");
@@ -216,25 +222,31 @@ Result<Virtualenv> open_virtualenv(const std::string& given) {
     if (found.empty()) return broken(given, fmt::format("its {} leads to a place outside of it", part));
     venv.lent.push_back({found, sys::join(venv.place, part), false, true});
   }
-  lend_base(venv, minor, venv_setting(*config, "home"));
+  lend_base(venv, minor, std::filesystem::path{venv_setting(*config, "home")}.lexically_normal());
   return venv;
 }
 
 namespace {
 
-// What is lent read-only is no less so where it lies in a folder that is lent with it.
+// What is lent read-only is no less so where it lies in a folder that is lent with it. A folder on the way to it could
+// be moved away and made anew; one on which something is mounted, itself for example, cannot.
 void keep_read_only(Policy& policy, const Virtualenv& venv) {
   std::vector<std::pair<std::string, std::string>> writable;
   if (policy.mnt) writable.emplace_back(sys::resolved(*policy.mnt), "/mnt");
   for (const Bind& bind : policy.binds)
     if (bind.writable) writable.emplace_back(sys::resolved(bind.source), bind.target);
   for (const auto& [source, target] : writable) {
-    const auto keep = [&, &source = source, &target = target](const std::string& path) {
-      Bind kept{path, target + path.substr(source.size()), false, true};
+    const auto keep = [&, &source = source, &target = target](const std::string& path, bool on_the_way = false) {
+      Bind kept{path, target + path.substr(source.size()), on_the_way, true};
       const auto same = [&](const Bind& bind) { return bind.target == kept.target; };  // lib64 is lib
       if (std::ranges::none_of(policy.binds, same)) policy.binds.push_back(std::move(kept));
     };
-    if (sys::is_inside(venv.path, source)) keep(venv.path);
+    if (sys::is_inside(venv.path, source)) {
+      for (std::size_t end = venv.path.find('/', source.size() + 1); end != std::string::npos;
+           end = venv.path.find('/', end + 1))
+        keep(venv.path.substr(0, end), true);
+      keep(venv.path);
+    }
     if (venv.path != source) continue;
     // A project that is its own virtualenv.
     for (const Bind& part : venv.lent)

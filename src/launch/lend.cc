@@ -8,6 +8,7 @@
 #include <array>
 #include <climits>
 #include <cstdlib>
+#include <vector>
 
 #include <fmt/format.h>
 
@@ -49,6 +50,19 @@ Result<LentPath> look_at(const std::string& name, const std::string& path, bool 
   return lent;
 }
 
+Result<void> check_stays(const Policy& policy, const std::string& name, const std::string& given,
+                         const std::string& found) {
+  std::vector<std::string> writable;
+  if (policy.mnt) writable.push_back(sys::resolved(*policy.mnt));
+  for (const Bind& bind : policy.binds)
+    if (bind.writable) writable.push_back(sys::resolved(bind.source));
+  for (const std::string& folder : writable)
+    if (!folder.empty() && !sys::is_at_or_inside(found, folder) && sys::leads_through(given, folder))
+      return usage_error(fmt::format("{}: a link leads {} out of {}, which is lent to be written", name, given, folder),
+                         "a guest may have made it: if you trust it, name what it leads to");
+  return {};
+}
+
 Result<Plan> compile_here(Policy& policy, CompileInputs inputs, const CgroupHost* cgroups) {
   PCTX_TRY(validate(policy));
   inputs.instance = static_cast<std::uint32_t>(::getpid());
@@ -57,10 +71,14 @@ Result<Plan> compile_here(Policy& policy, CompileInputs inputs, const CgroupHost
     if (!inputs.mnt->directory)
       return usage_error(fmt::format("{}: {} is not a folder", policy.names.of("files.mnt"), *policy.mnt),
                          "lend a file with --ro or --rw");
+    PCTX_TRY(check_stays(policy, policy.names.of("files.mnt"), *policy.mnt, inputs.mnt->path));
     policy.mnt = inputs.mnt->path;
   }
-  for (const Bind& bind : policy.binds)
-    inputs.binds.push_back(PCTX_TRY(look_at(policy.names.of(bind.key()), bind.source, bind.as_is)));
+  for (const Bind& bind : policy.binds) {
+    const std::string name = policy.names.of(bind.key());
+    inputs.binds.push_back(PCTX_TRY(look_at(name, bind.source, bind.as_is)));
+    if (!bind.as_is) PCTX_TRY(check_stays(policy, name, bind.source, inputs.binds.back().path));
+  }
   if (policy.seccomp)
     inputs.seccomp_profile = PCTX_TRY(sys::read_named(policy.names.of("seccomp"), *policy.seccomp, kMaxProfileBytes));
   if (policy.apparmor) {

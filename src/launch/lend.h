@@ -13,6 +13,11 @@ namespace pctx {
 // refused.
 Result<LentPath> look_at(const std::string& name, const std::string& path, bool as_is = false);
 
+// What was named as `given` lies at `found`, links resolved. An error if the way there leads into a folder that this
+// policy lends to be written, and out of it again: a guest that had that folder may have made the link.
+Result<void> check_stays(const Policy& policy, const std::string& name, const std::string& given,
+                         const std::string& found);
+
 // Fills in what `inputs` must know about lent paths, resolves the policy's own, and compiles.
 Result<Plan> compile_here(Policy& policy, CompileInputs inputs, const CgroupHost* cgroups = nullptr);
 

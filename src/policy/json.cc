@@ -128,12 +128,20 @@ Result<Policy> read_policy(std::string_view input) {
       {"io_read", field("limits.io_read", limits.io_read, size)},
       {"io_write", field("limits.io_write", limits.io_write, size)},
   };
-  std::vector<Bind> ro, rw;
+  std::vector<Bind> ro, as_is, rw;
   const Table file_keys{
       {"mnt", field("files.mnt", policy.mnt, text)},
       {"ro",
        [&](const OrderedJson& v) {
          return list("files.ro", v, ro, [](const std::string& t) { return parse_bind(t, false); });
+       }},
+      {"ro_as_is",
+       [&](const OrderedJson& v) {
+         return list("files.ro_as_is", v, as_is, [](const std::string& t) -> Result<Bind> {
+           Bind bind = PCTX_TRY(parse_bind(t, false));
+           bind.as_is = true;
+           return bind;
+         });
        }},
       {"rw",
        [&](const OrderedJson& v) {
@@ -190,7 +198,8 @@ Result<Policy> read_policy(std::string_view input) {
        [&](const OrderedJson& value) { return layers("allow_degraded", value, policy.allow_degraded); }},
   };
   PCTX_TRY(read_object("", json, keys, policy.names));
-  for (std::vector<Bind>* binds : {&ro, &rw}) policy.binds.insert(policy.binds.end(), binds->begin(), binds->end());
+  for (std::vector<Bind>* binds : {&ro, &as_is, &rw})
+    policy.binds.insert(policy.binds.end(), binds->begin(), binds->end());
   return policy;
 }
 
@@ -230,7 +239,8 @@ std::string policy_to_json(const Policy& policy) {
   if (limits.io_write) out["limits"]["io_write"] = *limits.io_write;
   OrderedJson files = OrderedJson::object();
   if (policy.mnt) files["mnt"] = *policy.mnt;
-  for (const Bind& bind : policy.binds) files[bind.writable ? "rw" : "ro"].push_back(bind.source + ":" + bind.target);
+  for (const Bind& bind : policy.binds)
+    files[bind.writable ? "rw" : bind.as_is ? "ro_as_is" : "ro"].push_back(bind.source + ":" + bind.target);
   for (const Tmpfs& tmpfs : policy.tmpfs) files["tmpfs"].push_back(fmt::format("{}:{}", tmpfs.target, tmpfs.size));
   if (!policy.workdir.empty()) files["workdir"] = policy.workdir;
   if (!files.empty()) out["files"] = files;

@@ -1,7 +1,9 @@
 #include "sys/files.h"
 
 #include <fcntl.h>
+#include <sys/stat.h>
 
+#include <algorithm>
 #include <array>
 #include <climits>
 #include <cstdlib>
@@ -60,6 +62,14 @@ Result<std::string> read_named(const std::string& option, const std::string& pat
   auto text = read_file(path, limit);
   if (text) return text;
   return about_path(option, std::move(text).error());
+}
+
+Fd open_regular(const std::string& path, int flags) {
+  const Fd found{::open(path.c_str(), O_PATH | O_CLOEXEC | flags)};
+  struct stat status {};
+  if (!found || ::fstat(found.get(), &status) != 0 || !S_ISREG(status.st_mode)) return Fd{};
+  const std::string self = fmt::format("/proc/self/fd/{}", found.get());
+  return Fd{::open(self.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK)};
 }
 
 std::optional<std::string> try_read_file(const std::string& path, std::size_t limit, int dir) {
@@ -128,6 +138,33 @@ bool is_at_or_inside(std::string_view path, std::string_view folder) {
 std::string resolved(const std::string& path) {
   std::array<char, PATH_MAX> buffer;
   return ::realpath(path.c_str(), buffer.data()) != nullptr ? std::string{buffer.data()} : std::string{};
+}
+
+bool leads_through(const std::string& path, const std::string& folder) {
+  constexpr int kMostLinks = 40;  // the kernel's own bound
+  std::string at = path.starts_with('/') ? "/" : resolved("."), left = path;
+  for (int links = 0; !left.empty() && links <= kMostLinks;) {
+    const std::size_t end = std::min(left.find('/'), left.size());
+    const std::string name = left.substr(0, end);
+    left.erase(0, end + 1);
+    if (name.empty() || name == ".") continue;
+    if (name == "..") {
+      at.resize(std::max<std::size_t>(at.rfind('/'), 1));
+      continue;
+    }
+    if (is_at_or_inside(at, folder)) return true;
+    std::array<char, PATH_MAX> target;
+    const std::string next = join(at, name);
+    const ssize_t size = ::readlink(next.c_str(), target.data(), target.size());
+    if (size <= 0) {
+      at = next;
+      continue;
+    }
+    ++links;
+    if (target[0] == '/') at = "/";
+    left = fmt::format("{}/{}", std::string_view{target.data(), static_cast<std::size_t>(size)}, left);
+  }
+  return false;
 }
 
 std::string_view trimmed(std::string_view text) {

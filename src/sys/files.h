@@ -24,6 +24,9 @@ Error about_path(const std::string& option, Error error);
 // The whole file, or nothing: for facts whose absence is an answer.
 std::optional<std::string> try_read_file(const std::string& path, std::size_t limit = 65536,
                                          int dir = -100 /* AT_FDCWD */);
+// Of what somebody else may have put there: empty unless it is an ordinary file. Only that is opened, since opening a
+// FIFO or a device may do something. `flags`: 0, or O_NOFOLLOW.
+Fd open_regular(const std::string& path, int flags = 0);
 // One write, as kernel interfaces want it.
 Result<void> write_at(int dir, const std::string& path, std::string_view text);
 Result<void> write_all(int fd, std::string_view bytes);
@@ -42,6 +45,8 @@ bool is_inside(std::string_view path, std::string_view folder);
 bool is_at_or_inside(std::string_view path, std::string_view folder);
 // Without links; empty where there is nothing.
 std::string resolved(const std::string& path);
+// Whether the way to `path` passes through `folder`, which has no links itself: a link in there may lead it anywhere.
+bool leads_through(const std::string& path, const std::string& folder);
 std::vector<std::string_view> split(std::string_view text, char separator);
 // Without the spaces and tabs around it.
 std::string_view trimmed(std::string_view text);

@@ -105,7 +105,7 @@ def _command(request: Request, policy_file: int, script: str) -> list[str]:
         policy["files"]["mnt"] = request.folder
         options.append("--changed")
     if script:
-        policy["files"]["ro"].append(f"{script}:{CODE_PLACE}")
+        policy["files"]["ro"] = [f"{script}:{CODE_PLACE}"]
         policy["identity"]["env"].setdefault("PYTHONPATH", "/mnt")
     for source in sources(request.venv):
         options += ["--lend", source]

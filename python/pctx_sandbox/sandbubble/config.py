@@ -141,7 +141,7 @@ def make_policy(
     }
     if limits["cpu_time_sec"] is not None:
         bounds["cpu_time"] = limits["cpu_time_sec"]
-    files: dict[str, Any] = {"ro": list(venv.lent), "workdir": "/mnt"}
+    files: dict[str, Any] = {"ro_as_is": list(venv.lent), "workdir": "/mnt"}
     if scratch_mnt:
         files["tmpfs"] = [f"/mnt:{bounds['disk']}"]
     variables = {

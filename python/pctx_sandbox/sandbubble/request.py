@@ -60,9 +60,9 @@ def make_request(
         raise ValueError(f"run_sandboxed takes exactly one of code and script_path, and {given}")
     folder = None if mnt_dir is None else _checked_folder(mnt_dir)
     venv = inspect_virtualenv(conf.venv_path)
-    if folder is not None and (venv.path == folder or venv.path.startswith(folder.rstrip("/") + "/")):
+    if folder is not None and (reached := venv.reached_through(folder)):
         raise ValueError(
-            f"the virtualenv {venv.path} lies in mnt_dir, where scripts could change what later ones run\n"
+            f"{reached} lies in mnt_dir, or behind a link there, where scripts could change what later ones run\n"
             "hint: keep it in a folder of its own"
         )
     script = None

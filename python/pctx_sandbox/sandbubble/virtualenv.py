@@ -14,6 +14,7 @@ import platform
 import re
 import stat
 
+from .._results import printable
 from ..errors import SandboxError
 
 # What a virtualenv holds besides pyvenv.cfg. Anything else in the folder is somebody's own and stays outside.
@@ -27,6 +28,7 @@ COVERED = ("/tmp", "/dev", "/proc", "/sys", "/etc", "/mnt", "/run", "/home/sandb
 ELSEWHERE = "/run/virtualenv"
 LONGEST_CONFIG = 64 << 10
 MOST_LINKS = 40
+MOST_STEPS = 4096
 _MACHINES = {"x86_64": 62, "aarch64": 183}
 
 # What a file looked like: empty if it was not there.
@@ -41,6 +43,7 @@ class VirtualenvError(SandboxError, ValueError):
 class Virtualenv:
     """A usable virtualenv: what is lent, as `HOST:GUEST`, and where it is in the box."""
 
+    given: str  # as its caller named it, absolute
     path: str  # on the host, links resolved
     place: str  # in the box
     version: tuple[int, int]
@@ -62,6 +65,15 @@ class Virtualenv:
             for entry in self.lent
             for covered in ("/tmp", "/dev", "/home/sandbox", "/mnt")
         )
+
+    def reached_through(self, folder: str) -> str:
+        """Which of it lies in `folder`, or is found by way of it; empty for none."""
+        if _is_below(self.path, folder) or _leads_through(self.given, folder):
+            return f"the virtualenv {self.given}"
+        for entry in self.lent:
+            if _is_below(source := entry.partition(":")[0], folder):
+                return f"{source}, which the virtualenv {self.given} needs,"
+        return ""
 
     def fingerprint(self) -> tuple[Mark, ...]:
         """Another one once the virtualenv has changed: packages, start-up files, configuration, interpreter.
@@ -103,6 +115,32 @@ def _mark(path: str) -> Mark:
 
 def _is_below(path: str, folder: str) -> bool:
     return path == folder or path.startswith(folder.rstrip("/") + "/")
+
+
+def _leads_through(path: str, folder: str) -> bool:
+    """Whether the way to `path`, which is absolute, passes through `folder`: a link in there may lead it anywhere."""
+    at, left = "/", path.split("/")
+    for _ in range(MOST_STEPS):
+        if not left:
+            return False
+        name = left.pop(0)
+        if name in ("", "."):
+            continue
+        if name == "..":
+            at = os.path.dirname(at)
+            continue
+        if _is_below(at, folder):
+            return True
+        following = os.path.join(at, name)
+        try:
+            target = os.readlink(following)
+        except OSError:
+            at = following
+            continue
+        if target.startswith("/"):
+            at = "/"
+        left[:0] = target.split("/")
+    return True  # links without an end
 
 
 _inspected: dict[str, tuple[tuple[Mark, ...], Virtualenv]] = {}
@@ -153,7 +191,7 @@ def _inspect(path: str) -> Virtualenv:
         if entry not in lent:
             lent.append(entry)
     implementation = config.get("implementation", "cpython").lower()
-    return Virtualenv(real, place, version, implementation, tuple(lent), site, program)
+    return Virtualenv(path, real, place, version, implementation, tuple(lent), site, program)
 
 
 def _part_of(folder: str, part: str) -> str | None:
@@ -172,12 +210,15 @@ def _is_installation(prefix: str, version: tuple[int, int]) -> bool:
 
 
 def _read_head(path: str, size: int) -> bytes:
-    """Of an ordinary file: a FIFO would keep us waiting."""
-    fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK | os.O_NOCTTY)
+    """Of an ordinary file, and of no link: whatever else may be there, to open it could wait, or do something."""
+    found = os.open(path, os.O_PATH | os.O_CLOEXEC | os.O_NOFOLLOW)
     try:
-        return os.read(fd, size) if stat.S_ISREG(os.fstat(fd).st_mode) else b""
+        if not stat.S_ISREG(os.fstat(found).st_mode):
+            return b""
+        with open(f"/proc/self/fd/{found}", "rb", buffering=0) as file:
+            return file.read(size)
     finally:
-        os.close(fd)
+        os.close(found)
 
 
 def _read_config(real: str) -> dict[str, str]:
@@ -223,7 +264,7 @@ def _site_packages(real: str, version: tuple[int, int]) -> tuple[str, ...]:
     lib = os.path.join(real, "lib")
     others = sorted(entry for entry in os.listdir(lib) if entry.startswith("python")) if os.path.isdir(lib) else []
     if others:
-        raise _other_python(real, name, f"its packages are in lib/{others[0]}")
+        raise _other_python(real, name, f"its packages are in lib/{_shown(others[0])}")
     raise _broken(real, f"it has no lib/python{name}/site-packages")
 
 
@@ -234,28 +275,34 @@ def _other_python(real: str, made_for: str, but: str) -> VirtualenvError:
     )
 
 
+def _shown(text: str) -> str:
+    """What somebody else may have named: nothing in it moves a cursor or begins a line."""
+    return printable(text).replace("\n", "\\n")
+
+
 def _program(real: str, version: tuple[int, int]) -> str:
     link = os.path.join(real, "bin", "python")
     program = os.path.realpath(link)
+    shown = _shown(program)
     try:
         head = _read_head(program, 20)
     except OSError:
         if os.path.islink(link):
-            raise _broken(real, f"its interpreter {program} is not there any more") from None
+            raise _broken(real, f"its interpreter {shown} is not there any more") from None
         raise _broken(real, "it has no bin/python") from None
     if head[:4] != b"\x7fELF" or not os.access(program, os.X_OK):
-        raise _broken(real, f"its interpreter {program} is no program")
+        raise _broken(real, f"its interpreter {shown} is no program")
     machine = int.from_bytes(head[18:20], "little")
     if machine != _MACHINES.get(platform.machine(), machine):
-        raise _broken(real, f"its interpreter {program} is for another kind of machine")
+        raise _broken(real, f"its interpreter {shown} is for another kind of machine")
     # By name, where it tells: python3.12 of a virtualenv whose packages are those of 3.11.
     named = re.fullmatch(r"python(\d+)\.(\d+)[a-z]*", os.path.basename(program))
     if named and (int(named.group(1)), int(named.group(2))) != version:
-        raise _other_python(real, f"{version[0]}.{version[1]}", f"its interpreter is {program}")
+        raise _other_python(real, f"{version[0]}.{version[1]}", f"its interpreter is {shown}")
     if not re.match("python|pypy", os.path.basename(program)):
-        raise _broken(real, f"its interpreter is {program}")
+        raise _broken(real, f"its interpreter is {shown}")
     if not _is_below(program, real) and not _may_be_lent(program, version):
-        raise _broken(real, f"its interpreter is {program}, and there is no Python {version[0]}.{version[1]}")
+        raise _broken(real, f"its interpreter is {shown}, and there is no Python {version[0]}.{version[1]}")
     return program
 
 
@@ -303,7 +350,7 @@ def _lent_interpreter(real: str, program: str, config: dict[str, str], version: 
         lend(program, hop)
     if any(":" in entry.partition(":")[2] for entry in lent):
         raise VirtualenvError(
-            f"the interpreter {program} of the virtualenv {real} has a colon in its path\n"
+            f"the interpreter {_shown(program)} of the virtualenv {real} has a colon in its path\n"
             "hint: use an interpreter at a path without one"
         )
     return lent

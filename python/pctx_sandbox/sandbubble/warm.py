@@ -105,7 +105,7 @@ def _packets(request: Request, backend: _backend.Backend) -> tuple[bytes, bytes]
 
 def _make_packets(request: Request, marks: tuple[Mark, ...], backend: _backend.Backend) -> tuple[bytes, bytes]:
     policy = make_policy(request.conf, request.venv, request.limits, None, request.folder is None)
-    policy["files"]["ro"] = [backend.sees(entry) for entry in policy["files"]["ro"]]
+    policy["files"]["ro_as_is"] = [backend.sees(entry) for entry in policy["files"]["ro_as_is"]]
     lease = {
         "version": _program.VERSION,
         "python": request.venv.python,
