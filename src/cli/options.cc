@@ -187,6 +187,12 @@ std::optional<RunArguments> read_plain_run(const Words& words) {
   return arguments;
 }
 
+std::optional<bool> run_option(std::string_view name) {
+  const Option* option = find_option(name);
+  if (option == nullptr) return std::nullopt;
+  return !std::holds_alternative<Switch>(option->field);
+}
+
 void add_run_options(Verb described, const Words& words, const std::shared_ptr<RunArguments>& arguments, int& status,
                      std::function<Result<int>()> act) {
   CLI::App& verb = described.app();

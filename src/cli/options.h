@@ -41,6 +41,9 @@ RunArguments default_arguments();
 // and every mistake, is for those who can explain it.
 std::optional<RunArguments> read_plain_run(const Words& words);
 
+// Whether an option of `run` by this whole name takes a value; nullopt if there is none.
+std::optional<bool> run_option(std::string_view name);
+
 // Adds the options of `run` to `verb`, reads them into `arguments` and then calls `act`.
 void add_run_options(Verb verb, const Words& words, const std::shared_ptr<RunArguments>& arguments, int& status,
                      std::function<Result<int>()> act);

@@ -3,7 +3,6 @@
 #include <fcntl.h>
 #include <sys/stat.h>
 
-#include <algorithm>
 #include <charconv>
 #include <string_view>
 
@@ -49,13 +48,21 @@ Result<Fd> open_report(const std::optional<std::string>& path) {
 
 void report_mistake(const std::vector<std::string>& options, const Error& error) {
   if (options.empty() || options[0] != "run") return;
-  constexpr std::string_view kReport = "--report", kWithValue = "--report=";
-  if (std::ranges::find(options, "--json") != options.end()) print_out("{}\n", error_json(error));
+  bool json = false;
   std::string path;
   for (std::size_t i = 1; i < options.size(); ++i) {
-    if (options[i].starts_with(kWithValue)) path = options[i].substr(kWithValue.size());
-    if (options[i - 1] == kReport && !options[i].starts_with('-')) path = options[i];
+    const std::string_view word = options[i], name = word.substr(0, word.find('='));
+    const auto takes_value = run_option(name);
+    if (!takes_value) break;  // from here on nobody knows whose words they are
+    std::string_view value;
+    if (name.size() < word.size())
+      value = word.substr(name.size() + 1);
+    else if (*takes_value && i + 1 < options.size() && !options[i + 1].starts_with('-'))
+      value = options[++i];
+    if (name == "--json") json = true;
+    if (name == "--report") path = value;
   }
+  if (json) print_out("{}\n", error_json(error));
   if (path.empty()) return;
   if (const auto report = open_report(path)) (void)sys::write_all(report->get(), error_json(error) + "\n");
 }

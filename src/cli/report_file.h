@@ -15,8 +15,8 @@ namespace pctx::cli {
 // descriptor that the caller has opened, as in >(command), is looked for before we open any of our own.
 Result<Fd> open_report(const std::optional<std::string>& path);
 
-// A `run` line that cannot be read may still say where its report is wanted, as JSON or in a file: the error goes
-// there.
+// A `run` line that cannot be read may still say where its report is wanted, as JSON or in a file, before the first
+// word that is no option: the error goes there. What stands behind may be the command's.
 void report_mistake(const std::vector<std::string>& options, const Error& error);
 
 }  // namespace pctx::cli

@@ -219,6 +219,16 @@ def test_a_mistake_is_in_the_report_too(pctx, tmp_path, words, form):
     assert written["error"]["message"] in done.stderr
 
 
+def test_a_report_of_the_commands_own_is_not_written(pctx, tmp_path):
+    """Behind the first word that is no option of ours nobody knows whose words they are."""
+    (tmp_path / "mine").write_text("mine")
+    for words in (["--memroy", "1G", "x.py", "--report", "mine"], ["--memory", "x.py", "--bogus", "--report", "mine"]):
+        assert pctx("run", *words, cwd=tmp_path).returncode == 125
+        assert (tmp_path / "mine").read_text() == "mine"
+    assert pctx("run", "--report", "mine", "--memroy", "1G", "x.py", cwd=tmp_path).returncode == 125
+    assert (tmp_path / "mine").read_text() != "mine"  # the control
+
+
 def test_a_guest_that_fails_is_told_of_with_what_it_was_refused(pctx, tmp_path):
     command = ["--", "unshare", "-U", "true"]
     done = pctx("run", *command)
