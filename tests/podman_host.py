@@ -16,27 +16,38 @@ import tarfile
 OLDEST = 4  # as in src/backend/podman/trouble.cc
 
 
-@functools.lru_cache(maxsize=1)
 def trouble():
     """What keeps Podman from starting a container here, or None."""
+    return _looked()[0]
+
+
+def command():
+    """Podman with the container runtime that works here: the backend finds it out by itself, a service does not."""
+    return ["podman", *_looked()[1]]
+
+
+@functools.lru_cache(maxsize=1)
+def _looked():
+    options = []
     if shutil.which("podman") is None:
-        return "Podman (apt-get install podman)"
+        return "Podman (apt-get install podman)", options
     version = subprocess.run(["podman", "--version"], capture_output=True, text=True, timeout=120).stdout.split()
     if version and int(version[-1].split(".")[0]) < OLDEST:
-        return f"Podman {OLDEST}.0 or newer; this is {version[-1]}"
+        return f"Podman {OLDEST}.0 or newer; this is {version[-1]}", options
     name = f"localhost/pctx-test-nothing-{os.getpid()}"
     try:
         words = _run(["podman", "import", "--quiet", "-", name], _root())
         if words is None:
             binds = ["--volume", "/usr:/usr:ro"]
-            command = ["run", "--rm", "--network", "none", *_limits(), *binds, name, "/usr/bin/true"]
-            words = _run(["podman", *command], b"")
+            nothing = ["run", "--rm", "--network", "none", *_limits(), *binds, name, "/usr/bin/true"]
+            words = _run(["podman", *nothing], b"")
             if words is not None and "hybrid" in words and shutil.which("runc"):
-                words = _run(["podman", "--runtime", "runc", *command], b"")  # what the backend does, too
+                options = ["--runtime", "runc"]
+                words = _run(["podman", *options, *nothing], b"")
         subprocess.run(["podman", "rmi", "--force", name], capture_output=True, timeout=120)
     except (OSError, subprocess.TimeoutExpired) as error:
         words = str(error)
-    return None if words is None else f"a Podman that can start a container; this one says: {words}"
+    return words and f"a Podman that can start a container; this one says: {words}", options
 
 
 @contextlib.contextmanager

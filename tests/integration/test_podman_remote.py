@@ -49,7 +49,7 @@ class Machine:
         self.process = None
 
     def start(self):
-        command = ["podman", "system", "service", "--time=0", f"unix://{self.socket}"]
+        command = [*podman_host.command(), "system", "service", "--time=0", f"unix://{self.socket}"]
         env = {name: value for name, value in os.environ.items() if name != "CONTAINER_HOST"}
         self.process = subprocess.Popen(command, env=env, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
         wait_until(lambda: self.podman("info").returncode == 0)
