@@ -97,6 +97,7 @@ class Supervisor {
   void on_network(const StatusFrame& frame, FrameFds& fds);
   void collect_record();
   void check_limits();
+  bool watch_cgroup();
   void watch_kernel_memory();
   void on_excess();
   int wait_budget() const;
@@ -167,7 +168,6 @@ Result<void> Supervisor::start() {
     admit(box_, numbers);
   }
   if (plan_.network) PCTX_TRY(relay_.start());
-  memory_event_ = cgroup_.watch_memory();
   janitor_ = Janitor::start(cgroup_);
   if (plan_.terminal) return {};  // the streams are the pty's, which comes with Message::terminal
   const auto sink = [&](int fd) { return options_.capture ? -1 : fd; };
@@ -295,6 +295,14 @@ void Supervisor::on_signal() {
   }
 }
 
+// Not from the start: the kernel takes its time to end a watch, and most runs are short. Whether it has killed somebody
+// meanwhile.
+bool Supervisor::watch_cgroup() {
+  memory_event_ = cgroup_.watch_memory();
+  if (memory_event_ && cgroup_.usage().oom_kills > 0) verdict_.memory_over = true;
+  return verdict_.memory_over;
+}
+
 void Supervisor::watch_kernel_memory() {
   auto watched = lookout_.watch(plan_, {meter_.proc(), locks_.get(), diag_.get()});
   if (watched) {
@@ -327,9 +335,10 @@ void Supervisor::check_limits() {
     if (meter_.doubtful() && excess_) ask_to_look(excess_.get());
     if (meter_.doubtful() && first_look_ != Clock::time_point::max()) first_look_ = now;
   }
-  if (meter_ && !ended_ && now >= first_look_) {
+  if (!ended_ && now >= first_look_) {
     first_look_ = Clock::time_point::max();
-    watch_kernel_memory();
+    over |= watch_cgroup();
+    if (meter_) watch_kernel_memory();
   }
   if (options_.tick && now >= next_tick_) {
     next_tick_ = now + kTick;
@@ -348,7 +357,7 @@ int Supervisor::wait_budget() const {
   else if (plan_.policy.limits.timeout.count() > 0)
     until = std::min(until, started_ + plan_.policy.limits.timeout);
   if (plan_.watchdog.any()) until = std::min(until, std::max(next_check_, now + Millis{1}));
-  if (meter_ && !ended_) until = std::min(until, std::max(first_look_, now + Millis{1}));
+  if (!ended_) until = std::min(until, std::max(first_look_, now + Millis{1}));
   if (options_.tick) until = std::min(until, std::max(next_tick_, now + Millis{1}));
   if (const auto answer = denials_.wakes(now)) until = std::min(until, *answer);
   const auto left = std::chrono::ceil<Millis>(until - now).count();
