@@ -3,7 +3,6 @@
 #include <fcntl.h>
 #include <poll.h>
 #include <sys/resource.h>
-#include <sys/signalfd.h>
 #include <sys/socket.h>
 #include <sys/wait.h>
 
@@ -19,6 +18,7 @@
 #include "box/lookout.h"
 #include "box/network.h"
 #include "box/pty.h"
+#include "box/signal_events.h"
 #include "box/stream.h"
 #include "box/watchdog.h"
 #include "plan/refusal.h"
@@ -29,49 +29,6 @@ namespace pctx {
 namespace {
 
 using Clock = std::chrono::steady_clock;
-
-// And the real-time ones. The others stop a process, or say that something is wrong with the one that gets them.
-constexpr std::array kForwarded{SIGINT,  SIGTERM,   SIGHUP,  SIGQUIT, SIGUSR1, SIGUSR2,   SIGALRM,
-                                SIGPROF, SIGVTALRM, SIGPOLL, SIGPWR,  SIGURG,  SIGSTKFLT, SIGCONT};
-
-// A closed reader is an error to handle; and a supervisor that the terminal could stop would watch over nothing.
-constexpr std::array kIgnored{SIGPIPE, SIGTTIN, SIGTTOU, SIGTSTP};
-
-// Signals become readable events for the time of the run; what they did before is put back.
-class SignalEvents {
- public:
-  SignalEvents() {
-    sigset_t wanted;
-    ::sigemptyset(&wanted);
-    struct sigaction hangup {};
-    (void)::sigaction(SIGHUP, nullptr, &hangup);
-    // Under nohup the guest outlives the terminal as we do: a signal that is not blocked stays ignored.
-    for (int signal : kForwarded)
-      if (signal != SIGHUP || hangup.sa_handler != SIG_IGN) ::sigaddset(&wanted, signal);
-    for (int signal = SIGRTMIN; signal <= SIGRTMAX; ++signal) ::sigaddset(&wanted, signal);
-    ::sigaddset(&wanted, SIGWINCH);
-    ::sigprocmask(SIG_BLOCK, &wanted, &before_);
-    for (std::size_t i = 0; i < kIgnored.size(); ++i) ignored_before_[i] = ::signal(kIgnored[i], SIG_IGN);
-    fd_ = Fd{::signalfd(-1, &wanted, SFD_CLOEXEC | SFD_NONBLOCK)};
-  }
-  ~SignalEvents() {
-    ::sigprocmask(SIG_SETMASK, &before_, nullptr);
-    for (std::size_t i = 0; i < kIgnored.size(); ++i) ::signal(kIgnored[i], ignored_before_[i]);
-  }
-  SignalEvents(const SignalEvents&) = delete;
-  SignalEvents& operator=(const SignalEvents&) = delete;
-
-  int fd() const { return fd_.get(); }
-  int next() const {
-    signalfd_siginfo info{};
-    return ::read(fd_.get(), &info, sizeof info) == sizeof info ? static_cast<int>(info.ssi_signo) : 0;
-  }
-
- private:
-  sigset_t before_{};
-  std::array<sighandler_t, kIgnored.size()> ignored_before_{};
-  Fd fd_;
-};
 
 class Supervisor {
  public:
