@@ -9,6 +9,7 @@ import sys
 from collections.abc import Callable
 
 CHUNK = 64 << 10
+LONGEST_MESSAGE = 2000
 # Everything that a terminal acts on, except new line, tab and the carriage return of progress bars.
 _CONTROL = re.compile("[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f]")
 
@@ -22,6 +23,15 @@ class OutputLimit(Exception):
 def escape(text: str) -> str:
     """Control characters as visible text, so that a box cannot move the cursor, set titles or answer queries."""
     return _CONTROL.sub(lambda found: f"\\x{ord(found.group()):02x}", text)
+
+
+def printable(text: str) -> str:
+    """A message that may hold a guest's own text, made safe for a terminal and a log, and cut."""
+    shown = "".join(
+        letter if letter.isprintable() or letter == "\n" else f"\\x{ord(letter):02x}"
+        for letter in text[:LONGEST_MESSAGE]
+    )
+    return shown if len(text) <= LONGEST_MESSAGE else shown + "..."
 
 
 def write_through(name: str, text: str) -> None:

@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from . import _native
+from ._output import printable
 from ._rebuild import HostContext
 from .errors import SerializationError
 from .guest.tags import MissingLibrary
@@ -24,16 +25,6 @@ class Limits:
 
 
 DEFAULT_LIMITS = Limits()
-LONGEST_MESSAGE = 2000
-
-
-def printable(text: str) -> str:
-    """Text that may hold a guest's own, made safe for a terminal and a log."""
-    shown = "".join(
-        letter if letter.isprintable() or letter == "\n" else f"\\x{ord(letter):02x}"
-        for letter in text[:LONGEST_MESSAGE]
-    )
-    return shown if len(text) <= LONGEST_MESSAGE else shown + "..."
 
 
 def decode(

@@ -14,7 +14,7 @@ import platform
 import re
 import stat
 
-from .._results import printable
+from .._output import printable
 from ..errors import SandboxError
 
 # What a virtualenv holds besides pyvenv.cfg. Anything else in the folder is somebody's own and stays outside.
