@@ -2,6 +2,7 @@
 
 #include <dirent.h>
 #include <fcntl.h>
+#include <poll.h>
 #include <sched.h>
 #include <sys/stat.h>
 #include <sys/syscall.h>
@@ -168,6 +169,11 @@ Result<pid_t> pid_of(int pidfd) {
     (void)std::from_chars(text->data(), text->data() + text->size(), pid);
   if (pid <= 0) return distrusted("its box has ended");
   return pid;
+}
+
+bool ends_within(int pidfd, Millis patience) {
+  pollfd ended{pidfd, POLLIN, 0};
+  return ::poll(&ended, 1, static_cast<int>(patience.count())) == 1;
 }
 
 Result<pid_t> find_worker(pid_t maker, pid_t init, const std::set<pid_t>& known) {

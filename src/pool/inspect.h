@@ -13,12 +13,16 @@
 
 #include "base/fd.h"
 #include "base/result.h"
+#include "base/units.h"
 #include "plan/plan.h"
 
 namespace pctx {
 
 // The host's pid of the process behind a pidfd of ours.
 Result<pid_t> pid_of(int pidfd);
+
+// Whether that process has ended, or does while we wait.
+bool ends_within(int pidfd, Millis patience);
 
 // The Worker in a box: the one process there beside its init. Such a process is a child of the maker's; `known` are
 // those children that are something else. Fails if there is none, or more than one.

@@ -28,6 +28,8 @@ constexpr unsigned kFailuresInARow = 3;
 constexpr auto kImportPatience = std::chrono::seconds{30};  // for one package
 constexpr auto kForkPatience = std::chrono::seconds{30};
 constexpr auto kPauseOfLooks = std::chrono::seconds{1};
+// Somebody may have killed a Zygote, whose descriptors go before it has ended: then they say nothing about its packages.
+constexpr Millis kMomentToEnd{100};
 
 // The last lines that a dead Zygote printed. They are for people: cut, and made harmless by whoever shows them.
 std::string last_words(int pipe) {
@@ -304,8 +306,7 @@ void Pool::on_zygote_end() {
   }
   const Error error = unavailable(fmt::format("the Zygote ended while it imported or forked: {}", words),
                                   "import the packages in a box to see why: pctx-sandbox run -- python3 -c 'import …'");
-  if (!zygote_.ready) return fail(error);
-  if (++failures_ >= kFailuresInARow) return leave_to_workers(error);
+  if (++failures_ >= kFailuresInARow) return zygote_.ready ? leave_to_workers(error) : fail(error);
   restart_zygote();
 }
 
@@ -344,7 +345,7 @@ void Pool::on_zygote_message() {
   loop_.cancel(patience_);
   const int given[] = {zygote_.their_control.get(), zygote_.their_words.get(), zygote_.their_words.get()};
   if (auto clean = inspect_zygote(zygote_.pid, maker_.pid, {std::begin(given), std::end(given)}); !clean)
-    return leave_to_workers(clean.error());
+    return ends_within(zygote_.pidfd.get(), kMomentToEnd) ? void() : leave_to_workers(clean.error());
   for (const auto& worker : workers_)
     if (worker->tag() == tag) {
       worker->on_forked(error);

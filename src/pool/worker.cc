@@ -12,7 +12,6 @@
 #include <cstring>
 
 #include <fmt/format.h>
-#include <poll.h>
 
 #include "launch/pick_cpus.h"
 #include "launch/spawn.h"
@@ -303,10 +302,7 @@ std::uint64_t Worker::memory() const {
   return state_ < State::waiting ? std::max(seen, kMemoryAtFirst) : seen;
 }
 
-bool Worker::box_stands() const {
-  pollfd ended{pidfd_.get(), POLLIN, 0};
-  return ::poll(&ended, 1, 0) == 0;
-}
+bool Worker::box_stands() const { return !ends_within(pidfd_.get(), Millis{0}); }
 
 bool Worker::waits_still() const { return state_ != State::waiting || pctx::waits_still(pid_, init_, around_.maker); }
 

@@ -7,6 +7,8 @@ import signal
 import subprocess
 from pathlib import Path
 
+from waiting import wait_until
+
 
 def children_of(pid):
     found = []
@@ -103,6 +105,14 @@ class Broker:
                 ):
                     found.append(pid)
         return found
+
+    def kill_zygotes(self):
+        """Those that there are. Others have taken their place when it is over, though they may not be ready yet."""
+        killed = self.victims("zygote")
+        assert killed
+        for zygote in killed:
+            self.kill(zygote)
+        wait_until(lambda: (now := self.victims("zygote")) and not set(killed) & set(now))
 
     def kill(self, pid=None):
         os.kill(pid or self.pid, signal.SIGKILL)

@@ -64,14 +64,6 @@ def mounts(result):
     return sum(denial["count"] for denial in result.receipt["denials"] if denial["syscall"] == "mount")
 
 
-def replace_zygotes(broker):
-    killed = broker.victims("zygote")
-    assert killed
-    for zygote in killed:
-        broker.kill(zygote)
-    wait_until(lambda: (now := broker.victims("zygote")) and not set(killed) & set(now))
-
-
 def test_a_worker_outlives_its_zygote_with_all_answers(own, tmp_path):
     tmp_path.chmod(0o777)
     settings = {"mnt_dir": tmp_path, "timeout_sec": 600}
@@ -79,7 +71,7 @@ def test_a_worker_outlives_its_zygote_with_all_answers(own, tmp_path):
         running = threads.submit(sandbox(**settings)(before_and_after).run, PROBE)
         try:
             wait_until((tmp_path / "begun").exists)
-            replace_zygotes(own)
+            own.kill_zygotes()
             after = [sandbox(**settings)(at_once).run(PROBE) for _ in range(4)]  # those that waited, and new ones
         finally:
             (tmp_path / "over").touch()
@@ -89,12 +81,19 @@ def test_a_worker_outlives_its_zygote_with_all_answers(own, tmp_path):
     assert [(each.value, mounts(each)) for each in after] == [(ANSWERS, 1)] * 4
 
 
+def test_a_zygote_that_is_killed_while_it_starts_is_replaced(own):
+    assert sandbox(at_once)(PROBE) == ANSWERS
+    own.kill_zygotes()
+    own.kill_zygotes()  # its Python has hardly begun
+    assert sandbox(at_once)(PROBE) == ANSWERS
+
+
 def test_a_zygotes_listener_goes_with_the_last_of_its_workers(own):
     function = sandbox(at_once)
     assert function(PROBE) == ANSWERS
     wait_until(lambda: own.victims("worker"))
     assert listeners(own) == 1
-    replace_zygotes(own)
+    own.kill_zygotes()
     assert in_time(lambda: listeners(own) == 2), "the control: Workers of the first one wait"
     # Calls use them up.
     assert in_time(lambda: function(PROBE) == ANSWERS and listeners(own) == 1)
