@@ -256,8 +256,7 @@ void Supervisor::on_signal() {
 // meanwhile.
 bool Supervisor::watch_cgroup() {
   memory_event_ = cgroup_.watch_memory();
-  if (memory_event_ && cgroup_.usage().oom_kills > 0) verdict_.memory_over = true;
-  return verdict_.memory_over;
+  return memory_event_ && cgroup_.usage().oom_kills > 0;
 }
 
 void Supervisor::watch_kernel_memory() {
@@ -417,7 +416,7 @@ Result<Ending> Supervisor::finish() {
   collect_record();
   // Killed from outside, or by the kernel for memory: init had no time to tell.
   if (!ended_) verdict_.wait_status = SIGKILL;
-  if (cgroup.oom_kills > 0) verdict_.memory_over = true;
+  verdict_.oom_kill = cgroup.oom_kills > 0;
   denials_.close();  // it may be told of calls that the end has broken off
   verdict_.killed_calls = killed_calls(plan_);
   ending.outcome = judge(verdict_, plan_.policy.limits);

@@ -70,7 +70,8 @@ Outcome judge(const Verdict& verdict, const Limits& limits) {
                    fmt::format("out of memory: more than {} file locks, which --memory cannot count; release some "
                                "before taking more",
                                kMostLocks));
-  if (verdict.memory_over && (killed || !WIFEXITED(status)))
+  // Of what the kernel has killed the rest is killed as well. Whether it came to its end before depends on the load.
+  if (verdict.oom_kill || (verdict.memory_over && (killed || !WIFEXITED(status))))
     return stopped(OutcomeKind::out_of_memory, "memory",
                    fmt::format("out of memory: limit {} (--memory)", format_size(limits.memory)));
   if (killed && verdict.timed_out)

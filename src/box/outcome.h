@@ -33,7 +33,8 @@ struct Verdict {
   bool timed_out = false;      // we killed it
   bool cpu_time_over = false;  // we killed it
   bool output_over = false;    // we killed it
-  bool memory_over = false;    // we or the kernel killed something of it for memory
+  bool memory_over = false;    // we killed it for memory
+  bool oom_kill = false;       // the kernel killed a process of it for memory
   bool locks_over = false;     // we killed it for file locks, memory that nobody charges
   bool pids_over = false;      // we killed it
   // For which calls the filter sends SIGSYS, in words; empty without a filter. The wait status does not carry si_code:

@@ -38,9 +38,13 @@ TEST(Outcome, file_locks_are_memory_and_named) {
   EXPECT_EQ(judge({.wait_status = exited(0), .locks_over = true}, {}).kind, OutcomeKind::exited);
 }
 
-TEST(Outcome, a_guest_that_survives_the_death_of_its_child_has_exited) {
-  // One child was killed for memory, the parent noticed and ended by itself.
+TEST(Outcome, a_guest_that_ends_before_it_is_killed_for_memory_has_ended_by_itself) {
   EXPECT_EQ(judge({.wait_status = exited(1), .memory_over = true}, {}).kind, OutcomeKind::exited);
+}
+
+TEST(Outcome, a_process_that_the_kernel_killed_for_memory_ends_all_however_soon_the_others_end) {
+  for (const int status : {exited(0), exited(1), SIGKILL, SIGSEGV})
+    EXPECT_EQ(judge({.wait_status = status, .oom_kill = true}, {}).kind, OutcomeKind::out_of_memory);
 }
 
 TEST(Outcome, time_is_124) {

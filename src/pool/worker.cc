@@ -437,7 +437,7 @@ bool Worker::all_known() const {
 Ending Worker::ending() const {
   Ending ending;
   Verdict verdict = verdict_;
-  if (usage_.oom_kills > 0) verdict.memory_over = true;
+  verdict.oom_kill = usage_.oom_kills > 0;
   verdict.killed_calls = killed_calls(plan_);
   Limits limits = plan_.policy.limits;
   limits.timeout = timeout_;

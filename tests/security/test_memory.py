@@ -286,6 +286,13 @@ def test_one_process_out_of_memory_ends_the_whole_box(inside):
     assert inside(code.replace("sleep(20)", "sleep(0.5)"), "--memory", "900M").stdout == "survived\n"
 
 
+def test_out_of_memory_is_told_however_soon_the_box_ends(inside):
+    """The kernel kills one of its processes, and the others could be through before anybody looks."""
+    code = ["sh", "-c", "head -c 20M /dev/zero > /tmp/filled; echo ended with $?"]
+    assert [inside(code, "--memory", "8M").kind for _ in range(5)] == ["out_of_memory"] * 5
+    assert inside(code, "--memory", "64M").stdout == "ended with 0\n"
+
+
 def test_report_tells_out_of_memory_from_the_guests_own_sigkill(inside):
     own = inside(["sh", "-c", "kill -9 $$"], "--memory", "64M")
     over = inside("bytearray(10**9)", "--memory", "64M")
