@@ -54,6 +54,8 @@ class Supervisor {
   void on_network(const StatusFrame& frame, FrameFds& fds);
   void collect_record();
   void check_limits();
+  // The box tells of itself once it stands, which may take longer than the time to the first look.
+  bool can_be_looked_at() const { return !ended_ && (meter_ || !plan_.sends_probes()); }
   bool watch_cgroup();
   void watch_kernel_memory();
   void on_excess();
@@ -73,6 +75,7 @@ class Supervisor {
   TreeMeter meter_;
   Lookout lookout_;
   Fd diag_, locks_, excess_;
+  unsigned watched_as_ = 0;  // by the lookout
   RawTerminal raw_;
   Stream in_, out_, err_;
   DenialLog denials_;
@@ -262,7 +265,8 @@ bool Supervisor::watch_cgroup() {
 void Supervisor::watch_kernel_memory() {
   auto watched = lookout_.watch(plan_, {meter_.proc(), locks_.get(), diag_.get()});
   if (watched) {
-    excess_ = *std::move(watched);
+    excess_ = std::move(watched->heard);
+    watched_as_ = watched->number;
   } else {
     excess_.reset();
     if (!failure_) failure_ = std::move(watched).error();
@@ -288,10 +292,11 @@ void Supervisor::check_limits() {
     next_check_ = now + kWatchInterval;
     meter_.count_shared(denials_.book().shared());
     over |= over_limits(plan_, meter_, cgroup_, verdict_);
+    if (lookout_.is_held_up_by(watched_as_, meter_.doubtful())) verdict_.memory_over = over = true;
     if (meter_.doubtful() && excess_) ask_to_look(excess_.get());
     if (meter_.doubtful() && first_look_ != Clock::time_point::max()) first_look_ = now;
   }
-  if (!ended_ && now >= first_look_) {
+  if (can_be_looked_at() && now >= first_look_) {
     first_look_ = Clock::time_point::max();
     over |= watch_cgroup();
     if (meter_) watch_kernel_memory();
@@ -313,7 +318,7 @@ int Supervisor::wait_budget() const {
   else if (plan_.policy.limits.timeout.count() > 0)
     until = std::min(until, started_ + plan_.policy.limits.timeout);
   if (plan_.watchdog.any()) until = std::min(until, std::max(next_check_, now + Millis{1}));
-  if (!ended_) until = std::min(until, std::max(first_look_, now + Millis{1}));
+  if (can_be_looked_at()) until = std::min(until, std::max(first_look_, now + Millis{1}));
   if (options_.tick) until = std::min(until, std::max(next_tick_, now + Millis{1}));
   if (const auto answer = denials_.wakes(now)) until = std::min(until, *answer);
   const auto left = std::chrono::ceil<Millis>(until - now).count();

@@ -3,6 +3,7 @@
 #include <fcntl.h>
 #include <poll.h>
 #include <sched.h>
+#include <sys/mman.h>
 #include <sys/prctl.h>
 #include <sys/socket.h>
 #include <sys/wait.h>
@@ -10,10 +11,12 @@
 
 #include <algorithm>
 #include <array>
+#include <atomic>
 #include <cerrno>
 #include <chrono>
 #include <csignal>
 #include <cstdio>
+#include <new>
 #include <optional>
 #include <string>
 #include <string_view>
@@ -34,6 +37,25 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 
+std::int64_t milliseconds() { return std::chrono::ceil<Millis>(Clock::now().time_since_epoch()).count(); }
+
+}  // namespace
+
+// Which box's process is being read, and since when. The kernel makes whoever reads wait while the guest changes its
+// mappings, and nothing ends that wait but the guest's end.
+struct LookoutProgress {
+  std::atomic<unsigned> number = 0;  // 0: none
+  std::atomic<std::int64_t> since = 0;
+
+  void begin(unsigned box) {
+    since = milliseconds();
+    number = box;
+  }
+  void end() { number = 0; }
+};
+
+namespace {
+
 constexpr Millis kPause{50};            // between two looks at one box
 constexpr Millis kLongestPause{1'000};  // if the box has much to look at, so many times what that took of a processor
 constexpr int kShare = 10;
@@ -46,6 +68,7 @@ struct Sighting {
 };
 
 struct Watched {
+  unsigned number = 0;
   Fd tell, proc, locks;
   SocketMeter sockets;
   std::uint64_t memory = 0;
@@ -87,12 +110,16 @@ void pace(Watched& box, bool all) {
 }
 
 // Nothing: it goes on.
-std::optional<Sighting> go_on(Watched& box) {
+std::optional<Sighting> go_on(Watched& box, LookoutProgress& progress) {
   const auto before = sys::cpu_time();
   Sighting found;
   if (!box.sweep) found = begin_look(box);
   bool more = box.sweep.has_value();
-  while (more && sys::cpu_time() - before < kSlice) more = box.sweep->step();
+  while (more && sys::cpu_time() - before < kSlice) {
+    progress.begin(box.number);
+    more = box.sweep->step();
+  }
+  progress.end();
   if (more) {
     box.cost += sys::cpu_time() - before;
     return std::nullopt;
@@ -126,12 +153,14 @@ bool take_order(int orders, std::vector<Watched>& boxes) {
   wire::Packet packet;
   const wire::Received got = wire::receive(orders, packet);
   if (got == wire::Received::nothing) return true;
+  unsigned number = 0;
   unsigned long memory = 0;
   int own_network = 0, charged = 0, closely = 0;
   if (got != wire::Received::packet || packet.fds.size() < 3 ||
-      std::sscanf(packet.text.c_str(), "%lu %d %d %d", &memory, &own_network, &charged, &closely) != 4)
+      std::sscanf(packet.text.c_str(), "%u %lu %d %d %d", &number, &memory, &own_network, &charged, &closely) != 5)
     return false;
   Watched& box = boxes.emplace_back();
+  box.number = number;
   box.tell = std::move(packet.fds[0]);
   box.proc = std::move(packet.fds[1]);
   box.memory = memory;
@@ -154,8 +183,8 @@ void hear_requests(Watched& box) {
   while (::recv(box.tell.get(), &request, 1, MSG_DONTWAIT) == 1) box.in_doubt = true;
 }
 
-void look(Watched& box) {
-  const std::optional<Sighting> found = go_on(box);
+void look(Watched& box, LookoutProgress& progress) {
+  const std::optional<Sighting> found = go_on(box, progress);
   if (!found || (found->what == Sighting::figures && !box.closely)) return;
   const bool told = ::send(box.tell.get(), &*found, sizeof *found, MSG_NOSIGNAL | MSG_DONTWAIT) == sizeof *found;
   if (found->what == Sighting::figures) return;  // the next ones may get through
@@ -164,7 +193,7 @@ void look(Watched& box) {
 }
 
 // A copy of a process that has one thread: nothing is half done in it.
-[[noreturn]] void run_lookout(int orders) {
+[[noreturn]] void run_lookout(int orders, LookoutProgress& progress) {
   sys::close_all_but({&orders, 1});
   (void)::prctl(PR_SET_NAME, "pctx-lookout");
   (void)::prctl(PR_SET_PDEATHSIG, SIGKILL);
@@ -179,7 +208,7 @@ void look(Watched& box) {
         boxes.erase(boxes.begin() + static_cast<std::ptrdiff_t>(i - 1));
     }
     for (Watched& box : boxes)
-      if (Clock::now() >= box.due()) look(box);
+      if (Clock::now() >= box.due()) look(box, progress);
     std::erase_if(boxes, [](const Watched& box) { return !box.tell; });
     if (events[0].revents != 0 && !take_order(orders, boxes)) ::_exit(0);
   }
@@ -187,7 +216,22 @@ void look(Watched& box) {
 
 }  // namespace
 
-Lookout::~Lookout() { stop(); }
+Lookout::~Lookout() {
+  stop();
+  if (progress_ != nullptr) ::munmap(progress_, sizeof *progress_);
+}
+
+// A time alone would blame a box for a machine that stood still.
+bool Lookout::is_held_up_by(unsigned number, bool in_doubt) {
+  constexpr Millis kPatience{2'000}, kRecent{200};
+  constexpr unsigned kLooks = 100;
+  const std::int64_t now = milliseconds();
+  if (in_doubt) doubted_at_ = now;
+  if (progress_ == nullptr || number == 0 || progress_->number != number) return false;
+  const std::int64_t since = progress_->since;
+  stood_ = std::exchange(stands_since_, since) == since ? stood_ + 1 : 0;
+  return stood_ >= kLooks && now - since >= kPatience.count() && now - doubted_at_ <= kRecent.count();
+}
 
 void Lookout::release() noexcept {
   if (pid_ > 0) ::kill(pid_, SIGKILL);
@@ -202,30 +246,37 @@ void Lookout::stop() noexcept {
 }
 
 Result<void> Lookout::start() {
+  if (progress_ == nullptr) {
+    void* const page = ::mmap(nullptr, sizeof *progress_, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+    if (page == MAP_FAILED) return os_error("cannot share a page with the process that watches boxes");
+    progress_ = new (page) LookoutProgress;
+  }
+  progress_->end();
   auto [ours, theirs] = PCTX_TRY(wire::pair(SOCK_SEQPACKET));
   // What ends the process group of a supervisor must not end its limits.
   const sys::BlockedSignals blocked;
   pid_ = ::fork();
-  if (pid_ == 0) run_lookout(theirs.get());
+  if (pid_ == 0) run_lookout(theirs.get(), *progress_);
   if (pid_ < 0) return os_error("cannot start the process that watches the sockets and file locks of boxes");
   orders_ = std::move(ours);
   return {};
 }
 
-Result<Fd> Lookout::watch(const Plan& plan, const Probes& probes) {
+Result<Lookout::Watch> Lookout::watch(const Plan& plan, const Probes& probes) {
   auto [ours, theirs] = PCTX_TRY(wire::pair(SOCK_SEQPACKET));
   const bool closely = plan.watchdog.memory;
   const bool own_network = (plan.namespaces & CLONE_NEWNET) != 0;
   std::vector<int> fds{theirs.get(), probes.proc, probes.locks};
   // On the host's network sockets are everybody's: whose they are is looked up only where nothing else counts them.
   if (probes.diag >= 0 && (closely || own_network)) fds.push_back(probes.diag);
-  const std::string words = fmt::format("{} {:d} {:d} {:d}", plan.policy.limits.memory, own_network,
+  const unsigned number = ++last_number_;
+  const std::string words = fmt::format("{} {} {:d} {:d} {:d}", number, plan.policy.limits.memory, own_network,
                                         plan.cgroup.version == CgroupVersion::v2, closely);
   int code = 0;
   // Somebody may have killed it since the last box.
   for (int attempt = 0; attempt < 2; ++attempt) {
     if (!orders_) PCTX_TRY(start());
-    if (wire::send(orders_.get(), words, fds)) return std::move(ours);
+    if (wire::send(orders_.get(), words, fds)) return Watch{std::move(ours), number};
     code = errno;
     stop();
   }

@@ -22,6 +22,8 @@ namespace pctx {
 // Short runs are not looked at: whoever fills the kernel's memory needs longer.
 inline constexpr Millis kFirstLook{50};
 
+struct LookoutProgress;
+
 class Lookout {
  public:
   struct Probes {
@@ -30,13 +32,20 @@ class Lookout {
     int diag;   // a NETLINK_SOCK_DIAG socket of its network; -1: there is none
   };
 
+  struct Watch {
+    Fd heard;             // readable when there is something to hear(); watching ends when it is closed
+    unsigned number = 0;  // of this box
+  };
+
   Lookout() = default;
   ~Lookout();
   Lookout(const Lookout&) = delete;
   Lookout& operator=(const Lookout&) = delete;
 
-  // Readable when there is something to hear(). Watching ends when it is closed.
-  Result<Fd> watch(const Plan& plan, const Probes& probes);
+  Result<Watch> watch(const Plan& plan, const Probes& probes);
+  // To be asked at every look: whether boxes in doubt wait, of which this may be one, because a process of this one
+  // lets nobody look at its memory.
+  bool is_held_up_by(unsigned number, bool in_doubt);
   void release() noexcept;  // no more looks; without waiting for the process to be gone
 
  private:
@@ -45,6 +54,10 @@ class Lookout {
 
   Fd orders_;
   pid_t pid_ = -1;
+  LookoutProgress* progress_ = nullptr;  // shared with the process
+  unsigned last_number_ = 0;
+  std::int64_t stands_since_ = 0, doubted_at_ = 0;
+  unsigned stood_ = 0;  // so many times
 };
 
 enum class Heard {

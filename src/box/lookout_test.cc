@@ -55,11 +55,11 @@ TEST(Lookout, whose_process_is_gone_says_nothing_and_is_started_again) {
   const auto watched = lookout.watch(Plan{}, {proc.get(), locks.get(), -1});
   ASSERT_TRUE(watched);
   lookout.release();
-  pollfd end{watched->get(), POLLIN, 0};
+  pollfd end{watched->heard.get(), POLLIN, 0};
   ASSERT_EQ(::poll(&end, 1, 10'000), 1);
   Verdict verdict;
   TreeMeter meter;
-  EXPECT_EQ(hear(watched->get(), meter, verdict), Heard::nothing_more);
+  EXPECT_EQ(hear(watched->heard.get(), meter, verdict), Heard::nothing_more);
   EXPECT_TRUE(lookout.watch(Plan{}, {proc.get(), locks.get(), -1}));
 }
 

@@ -153,7 +153,7 @@ Result<Lent> fill(const Plan& plan, const Command& command, SharedMemory& memory
   child.folder = plan.folder;
   if (plan.terminal) (void)::ioctl(STDIN_FILENO, TIOCGWINSZ, &child.window);
   // Where there is no /proc nobody can look into the box; with a limit that only a look binds, that is a failure.
-  child.send_probes = plan.watchdog.any() || plan.layer(Layer::proc).on;
+  child.send_probes = plan.sends_probes();
   child.workdir = memory.keep(plan.workdir);
   child.pin = plan.pin_cpus != 0;
   child.cpus = child.pin ? pick_cpus(child.allowed, plan.pin_cpus, static_cast<unsigned>(::getpid())) : child.allowed;

@@ -161,6 +161,8 @@ struct Plan {
 
   LayerState& layer(Layer which) { return layers[index(which)]; }
   const LayerState& layer(Layer which) const { return layers[index(which)]; }
+  // Whether a box tells its supervisor of itself once it stands: its /proc, its locks, its sockets.
+  bool sends_probes() const { return watchdog.any() || layer(Layer::proc).on; }
 };
 
 // The profile of a pool: what its Zygote enters, and its Workers with it.

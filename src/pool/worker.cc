@@ -271,7 +271,8 @@ void Worker::watch_kernel_memory() {
   loop_.cancel(look_);
   auto watched = around_.lookout.watch(plan_, {meter_.proc(), locks_.get(), diag_.get()});
   if (!watched) return fail(with_next_step(std::move(watched).error()));
-  excess_ = *std::move(watched);
+  excess_ = std::move(watched->heard);
+  watched_as_ = watched->number;
   loop_.watch(excess_.get(), EPOLLIN, [this](std::uint32_t) {
     const Heard heard = hear(excess_.get(), meter_, verdict_);
     if (heard == Heard::figures) return;
@@ -288,7 +289,9 @@ void Worker::stop_looking() {
 
 void Worker::check_limits() {
   meter_.count_shared(denials_.shared());
-  if (over_limits(plan_, meter_, cgroup_, verdict_)) return kill();
+  bool over = over_limits(plan_, meter_, cgroup_, verdict_);
+  if (around_.lookout.is_held_up_by(excess_ ? watched_as_ : 0, meter_.doubtful())) verdict_.memory_over = over = true;
+  if (over) return kill();
   if (meter_.doubtful() && state_ == State::running) {
     if (!excess_) watch_kernel_memory();
     if (!excess_) return;  // it has failed

@@ -128,6 +128,7 @@ class Worker {
   std::vector<Fd> namespaces_;  // until the Zygote has them
   Fd pidfd_, status_, made_, memory_event_;
   Fd diag_, locks_, excess_;                              // for the Lookout, from it
+  unsigned watched_as_ = 0;                               // by it
   Fd socket_, out_, err_;                                 // the caller's ends
   Fd their_null_, their_socket_, their_out_, their_err_;  // until we know them again in the Worker
   TreeMeter meter_;

@@ -1,10 +1,16 @@
 """The memory limit binds however memory is taken: by the group in a cgroup, or by the watchdog where there is none."""
 
+import json
+import os
+import signal
 import subprocess
+import time
 from pathlib import Path
 
 import pytest
 from waiting import wait_until
+
+from broker import children_of
 
 LIMIT = ("--memory", "64M", "--disk", "256M")
 EVERYWHERE = ["private", "thread", "tmp", "shm", "home", "children"]
@@ -170,6 +176,19 @@ def test_guest_cannot_fill_the_kernel_with_file_locks(attack, attacker, outside)
     assert outside([attacker("locks"), "posix", *MANY_LOCKS, "0"]).stdout == "held 30000\n"
 
 
+def test_a_box_that_takes_long_to_start_is_looked_at_all_the_same(sandbox_bin, attacker):
+    """Its first process is stopped at once, for longer than it takes to the first look."""
+    locks = attacker("locks")
+    command = [sandbox_bin, "run", "--json", "--ro", f"{locks}:/locks", "--", "/locks", "posix", *MANY_LOCKS]
+    for _ in range(3):
+        with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL) as run:
+            first, *_ = wait_until(lambda: children_of(run.pid), pause=0)
+            os.kill(first, signal.SIGSTOP)
+            time.sleep(0.2)
+            os.kill(first, signal.SIGCONT)
+            assert json.loads(run.stdout.read())["outcome"]["kind"] == "out_of_memory"
+
+
 @pytest.mark.parametrize(("kind", "refused"), [("open", "fcntl 22"), ("orphaned", "clone 1")])
 def test_guest_cannot_hold_file_locks_that_nobody_can_count(attack, attacker, outside, kind, refused):
     assert attack("locks", kind, *MANY_LOCKS).stdout == f"refused {refused}\n"
@@ -277,6 +296,28 @@ def test_a_wait_for_an_exec_hides_no_copy(inside):
     """A fork with memory of its own does not pass for the child that its parent waits for."""
     assert inside(SPAWNS.format(size=160, copies=1), "--memory", "256M").kind == "out_of_memory"
     assert inside(SPAWNS.format(size=80, copies=1), "--memory", "256M").stdout == "0\n"
+
+
+COPIES = """
+import os, subprocess, sys, time
+if sys.argv[1:]: subprocess.Popen(sys.argv[1:])
+time.sleep(1)
+shared = bytearray(40 << 20)
+for child in range(10):
+    if os.fork() == 0:
+        for at in range(0, len(shared), 4096): shared[at] = 1
+        time.sleep(60)
+time.sleep(15)
+print("survived")
+"""
+
+
+def test_a_process_that_lets_nobody_look_hides_no_other(inside, mapping_holder):
+    """What processes share is read from their mappings, and the kernel makes whoever reads wait while they change."""
+    holder = ["--ro", f"{mapping_holder}:/holder"]
+    code = ["python3", "-c", COPIES, "/holder", "60", "6"]
+    assert inside(code, *holder, "--memory", "128M", "--timeout", "60s").kind == "out_of_memory"
+    assert inside(code, *holder, "--memory", "2G", "--timeout", "60s").stdout.endswith("survived\n")
 
 
 def test_one_process_out_of_memory_ends_the_whole_box(inside):
