@@ -24,6 +24,7 @@
 #include <fmt/format.h>
 
 #include "base/units.h"
+#include "plan/plan.h"
 #include "sys/files.h"
 
 namespace pctx {
@@ -89,6 +90,11 @@ bool read_replies(int diag, Each each) {
   return true;
 }
 
+// What the kernel tells of the sockets of one kind.
+struct Listed {
+  std::uint64_t sockets = 0, memory = 0;
+};
+
 // The last number of a setting: "4096 131072 6291456" is least, usual, most.
 std::uint64_t most(const char* path, std::uint64_t otherwise) {
   const auto text = sys::try_read_file(path, 256);
@@ -100,17 +106,18 @@ std::uint64_t most(const char* path, std::uint64_t otherwise) {
 // A Unix socket's queue counts with its sender. If that is closed, nobody tells how much it is: the kernel only says
 // how many bytes wait, each of which may be a message of its own, and nothing of messages without any. A guest without
 // a cgroup cannot raise what a socket may send: that is wmem_default, and one message more.
-std::optional<std::uint64_t> unix_memory(int diag) {
+std::optional<Listed> unix_sockets(int diag) {
   unix_diag_req request{};
   request.sdiag_family = AF_UNIX;
   request.udiag_states = ~0U;
   request.udiag_show = UDIAG_SHOW_MEMINFO | UDIAG_SHOW_PEER | UDIAG_SHOW_RQLEN;
-  if (!ask(diag, request)) return 0;
-  std::uint64_t sum = 0;
+  if (!ask(diag, request)) return Listed{};
+  Listed listed;
   std::vector<UnixQueue> queues;
   std::vector<std::uint32_t> living;
   const auto take = [&](const unix_diag_msg& socket, const rtattr* start, unsigned size) {
-    sum += buffers(find(UNIX_DIAG_MEMINFO, start, size));
+    ++listed.sockets;
+    listed.memory += buffers(find(UNIX_DIAG_MEMINFO, start, size));
     if (socket.udiag_ino != 0) living.push_back(socket.udiag_ino);
     if (socket.udiag_state == TCP_LISTEN) return;  // its queue is of connections, which are listed too
     queues.push_back({value_of<std::uint32_t>(find(UNIX_DIAG_PEER, start, size)),
@@ -118,22 +125,24 @@ std::optional<std::uint64_t> unix_memory(int diag) {
                       socket.udiag_type == SOCK_SEQPACKET && socket.udiag_state == TCP_ESTABLISHED});
   };
   if (!read_replies<unix_diag_msg>(diag, take)) return std::nullopt;
-  return sum + left_by_closed(queues, std::move(living), 2 * most("/proc/sys/net/core/wmem_default", 212992));
+  listed.memory += left_by_closed(queues, std::move(living), 2 * most("/proc/sys/net/core/wmem_default", 212992));
+  return listed;
 }
 
-std::optional<std::uint64_t> inet_memory(int diag, int family, int protocol) {
+std::optional<Listed> inet_sockets(int diag, int family, int protocol) {
   inet_diag_req_v2 request{};
   request.sdiag_family = static_cast<std::uint8_t>(family);
   request.sdiag_protocol = static_cast<std::uint8_t>(protocol);
   request.idiag_ext = 1U << (INET_DIAG_SKMEMINFO - 1);
   request.idiag_states = ~0U;
-  if (!ask(diag, request)) return 0;
-  std::uint64_t sum = 0;
+  if (!ask(diag, request)) return Listed{};
+  Listed listed;
   const auto take = [&](const inet_diag_msg&, const rtattr* start, unsigned size) {
-    sum += buffers(find(INET_DIAG_SKMEMINFO, start, size));
+    ++listed.sockets;
+    listed.memory += buffers(find(INET_DIAG_SKMEMINFO, start, size));
   };
   if (!read_replies<inet_diag_msg>(diag, take)) return std::nullopt;
-  return sum;
+  return listed;
 }
 
 enum Kind : std::size_t { local, tcp, udp, tcp6, udp6 };
@@ -201,6 +210,11 @@ std::uint64_t left_by_closed(const std::vector<UnixQueue>& queues, std::vector<s
   return sum;
 }
 
+std::uint64_t of_unlisted(std::uint64_t all, std::uint64_t listed) {
+  constexpr std::uint64_t kSpared = 32;
+  return all > listed + kSpared ? (all - listed - kSpared) * kMostReceived : 0;
+}
+
 SocketCounts socket_counts(std::string_view table, std::string_view table6) {
   SocketCounts counts;
   counts.of[tcp] = sockstat_count(table, "TCP", "inuse");
@@ -238,13 +252,17 @@ std::uint64_t SocketMeter::measure(int proc, std::uint64_t limit) {
   for (const Kind kind : kSocketKinds) {
     if (sum > limit) break;
     if (counts && counts->of[kind] == 0) continue;
-    std::optional<std::uint64_t> held;
+    std::optional<Listed> listed;
     if (!unknown_[kind])
-      held = kind == local ? unix_memory(diag_.get())
-                           : inet_memory(diag_.get(), kind == tcp6 || kind == udp6 ? AF_INET6 : AF_INET,
-                                         kind == tcp || kind == tcp6 ? IPPROTO_TCP : IPPROTO_UDP);
-    unknown_[kind] = !held;
-    sum += held.value_or(counts ? at_most(kind, counts->of[kind], charged_) : 0);
+      listed = kind == local ? unix_sockets(diag_.get())
+                             : inet_sockets(diag_.get(), kind == tcp6 || kind == udp6 ? AF_INET6 : AF_INET,
+                                            kind == tcp || kind == tcp6 ? IPPROTO_TCP : IPPROTO_UDP);
+    unknown_[kind] = !listed;
+    sum += listed ? listed->memory : counts ? at_most(kind, counts->of[kind], charged_) : 0;
+    // Counted once more, since sockets come and go: those that were there before and after the list, and not in it.
+    if (kind != local || !listed || !counts || charged_) continue;
+    if (const auto after = count(proc))
+      sum += of_unlisted(std::min(counts->of[local], after->of[local]), listed->sockets);
   }
   return sum;
 }

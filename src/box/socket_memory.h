@@ -54,6 +54,11 @@ struct UnixQueue {
 std::uint64_t left_by_closed(const std::vector<UnixQueue>& queues, std::vector<std::uint32_t> living,
                              std::uint64_t most);
 
+// What those of `all` may hold that the kernel counts and does not list: a connection that was reset, a UDP socket that
+// has given up its port, with all that they have received. Sockets that are still to be used are not listed either,
+// which is why some are free.
+std::uint64_t of_unlisted(std::uint64_t all, std::uint64_t listed);
+
 SocketCounts socket_counts(std::string_view sockstat, std::string_view sockstat6);
 
 // "UDP: inuse 5 mem 2" has 5 for "UDP", "inuse"; 0 where there is no such line or word. Of /proc/net/sockstat.

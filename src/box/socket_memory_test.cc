@@ -45,6 +45,13 @@ TEST(SocketMemory, counts_what_closed_sockets_have_sent) {
   EXPECT_EQ(left_by_closed({{8, 0, true}}, {8}, 200_KiB), 0U);
 }
 
+TEST(SocketMemory, counts_what_is_in_no_list_but_for_a_few) {
+  EXPECT_EQ(of_unlisted(100, 100), 0U);
+  EXPECT_EQ(of_unlisted(10, 100), 0U);
+  EXPECT_EQ(of_unlisted(132, 100), 0U) << "still to be used";
+  EXPECT_EQ(of_unlisted(142, 100), 10 * kMostReceived);
+}
+
 TEST(SocketMemory, is_none_without_a_namespace_to_look_into) { EXPECT_EQ(SocketMeter{}.measure(-1, 1), 0U); }
 
 }  // namespace

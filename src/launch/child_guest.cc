@@ -82,8 +82,9 @@ int make_namespaces(const ChildPlan& plan) noexcept {
   return without_uts;
 }
 
-void furnish_namespaces(const ChildPlan& plan) noexcept {
+void furnish_namespaces(const ChildPlan& plan, int host_proc) noexcept {
   name_host(plan);
+  if (plan.late_namespaces & CLONE_NEWNET) apply_network_settings(plan, host_proc);
   if (plan.network != nullptr)
     make_network(plan);
   else if (plan.new_network)
@@ -264,7 +265,7 @@ void run_guest(const ChildPlan& given, int sync, int host_proc) noexcept {
     plan.late_namespaces &= ~CLONE_NEWUTS;
   }
   const int profile = choose_profiles(plan, host_proc);
-  furnish_namespaces(plan);
+  furnish_namespaces(plan, host_proc);
   if (given.late_namespaces != 0) hand_over_namespaces(plan, sync, host_proc);
   // A hundred calls that can be made while pid 1 still builds the root.
   reset_inheritance();

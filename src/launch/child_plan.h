@@ -137,7 +137,8 @@ struct ChildPlan {
   const char* const* root_options;
   const char* const* scratch_options;  // of a box that is cut from a template
   const char* attach_point;
-  const char* const* settings;  // path, value, …, nullptr
+  const char* const* settings;          // path, value, …, nullptr
+  const char* const* network_settings;  // the same, of a network namespace
   bool new_network;
   const ChildNetwork* network;  // nullptr: nothing but loopback
   bool new_uts, uts_optional, cgroup_namespace, cgroup_namespace_optional;

@@ -100,11 +100,17 @@ void clone_binds(ChildPlan& plan) noexcept {
   }
 }
 
+void apply_network_settings(const ChildPlan& plan, int proc) noexcept {
+  for (const char* const* next = plan.network_settings; *next != nullptr; next += 2)
+    (void)write_file(proc, next[0], next[1], std::strlen(next[1]), 0, 0);
+}
+
 int make_proc(const ChildPlan& plan, const ChildOp& op, int root, std::size_t at, int first_pid,
-              bool settings) noexcept {
+              Settings settings) noexcept {
   const int proc = new_filesystem("proc", nullptr, op.attributes & ~abi::kMountRdonly);
   if (proc < 0) fail(plan, Step::proc, at);
-  for (std::size_t i = 0; settings && plan.settings[i] != nullptr; i += 2) {
+  if (settings == Settings::of_both_namespaces) apply_network_settings(plan, proc);
+  for (std::size_t i = 0; settings != Settings::none && plan.settings[i] != nullptr; i += 2) {
     const char* value = plan.settings[i + 1];
     // Bounds that older kernels do not have cannot be exceeded there either.
     if (!write_file(proc, plan.settings[i], value, std::strlen(value), 0, 0) && errno != ENOENT)

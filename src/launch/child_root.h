@@ -21,9 +21,15 @@ void detach_old_root(const ChildPlan& plan, int root) noexcept;
 void seal_root(const ChildPlan& plan, int root) noexcept;
 void apply_masks(const ChildPlan& plan, int root) noexcept;
 
+// Bounds of our network namespace, by a /proc whose mount can be written to. Kernels do not have all of them, and
+// containers may have a /proc that cannot.
+void apply_network_settings(const ChildPlan& plan, int proc) noexcept;
+
 // A /proc for our pid namespace, with the plan's kernel settings. `first_pid`: of the next process in it, 0 for any.
+// The settings of a network namespace are its makers' business, which in a cold run is the guest's process.
+enum class Settings : std::uint8_t { none, of_user_namespace, of_both_namespaces };
 int make_proc(const ChildPlan& plan, const ChildOp& op, int root, std::size_t at, int first_pid = 0,
-              bool settings = true) noexcept;
+              Settings settings = Settings::of_user_namespace) noexcept;
 
 // Building stones for boxes that are cut from a template.
 // The folder that a scratch folder has from the start, if it has one.

@@ -121,18 +121,22 @@ const ChildNetwork* build_network(const NetworkPlan& plan, SharedMemory& memory)
 
 Result<Lent> fill(const Plan& plan, const Command& command, SharedMemory& memory, ChildPlan& child) {
   Lent lent = PCTX_TRY(build_ops(plan, memory, child));
-  std::vector<std::string> settings;
-  for (const KernelSetting& setting : plan.settings) {
-    settings.push_back("sys/" + setting.path);
-    settings.push_back(setting.value);
-  }
+  const auto settings = [&](const std::vector<KernelSetting>& list) {
+    std::vector<std::string> words;
+    for (const KernelSetting& setting : list) {
+      words.push_back("sys/" + setting.path);
+      words.push_back(setting.value);
+    }
+    return memory.list(words);
+  };
   std::vector<ChildRule> rules;
   for (const LandlockRule& rule : plan.landlock) rules.push_back({memory.keep(rule.path), rule.access});
   const std::vector<ResourceLimit> rlimits = clamp(plan.rlimits);
   child.root_options = options(plan.root_options, memory);
   child.scratch_options = options(plan.scratch_options, memory);
   child.attach_point = memory.keep(plan.attach_point);
-  child.settings = memory.list(settings);
+  child.settings = settings(plan.settings);
+  child.network_settings = settings(plan.network_settings);
   child.joins_cgroups = plan.cgroup.version == CgroupVersion::v1;
   child.new_network = (plan.namespaces & CLONE_NEWNET) != 0;
   if (plan.network) child.network = build_network(*plan.network, memory);

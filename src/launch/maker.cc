@@ -131,7 +131,8 @@ struct Order {
     if (op.kind == RootOpKind::tmpfs || op.kind == RootOpKind::devpts) apply(plan, op, root, proc, i);
     if (op.kind == RootOpKind::proc) {
       // The settings bind in a user namespace: the Zygote's must stay able to have others below it.
-      proc = make_proc(plan, op, root, i, order.zygote ? 0 : order.first_pid, !order.zygote);
+      proc = order.zygote ? make_proc(plan, op, root, i, 0, Settings::none)
+                          : make_proc(plan, op, root, i, order.first_pid, Settings::of_both_namespaces);
     }
   }
   if (plan.send_probes) {

@@ -123,9 +123,17 @@ void plan_environment(Plan& plan, const HostFeatures& host) {
   plan.workdir = !policy.workdir.empty() ? policy.workdir : policy.mnt ? "/mnt" : plan.home;
 }
 
+// What a socket that is in no list may hold (socket_memory.cc counts with as much), and all options of one.
+void plan_network_settings(Plan& plan) {
+  if ((plan.namespaces & CLONE_NEWNET) == 0) return;
+  plan.network_settings = {{"net/ipv4/tcp_rmem", fmt::format("4096 131072 {}", kMostReceived)},
+                           {"net/core/optmem_max", "20480"}};
+}
+
 // What a guest that shares a uid with others could use up for them, bounded per user namespace. Without one of its own
 // these would be the host's settings.
 void plan_settings(Plan& plan) {
+  plan_network_settings(plan);
   if ((plan.namespaces & CLONE_NEWUSER) == 0) return;
   // The queue of one instance holds 8 MiB of events, which a memory cgroup counts and nobody else.
   // Instances count for whoever made the namespace, our caller, as well, who has 128 by default for everything.

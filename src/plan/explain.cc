@@ -109,7 +109,8 @@ std::string explain(const Plan& plan) {
   out += "resource limits\n ";
   for (const ResourceLimit& limit : plan.rlimits) out += fmt::format(" {}={}", limit.name, limit.value);
   out += "\nkernel settings in the box\n";
-  for (const KernelSetting& setting : plan.settings) out += fmt::format("  {} = {}\n", setting.path, setting.value);
+  for (const auto* list : {&plan.settings, &plan.network_settings})
+    for (const KernelSetting& setting : *list) out += fmt::format("  {} = {}\n", setting.path, setting.value);
   if (!plan.landlock.empty()) out += "landlock\n";
   for (const LandlockRule& rule : plan.landlock) out += fmt::format("  {} ({})\n", rule.path, rights(rule.access));
   out += fmt::format("filter\n  {} instructions, refusals {}\n", plan.filter.size(),

@@ -90,6 +90,9 @@ struct CgroupWrite {
   bool optional = false;  // a file that not every kernel has
 };
 
+// The most that a TCP socket in a network namespace of ours may have received and not read.
+inline constexpr std::uint64_t kMostReceived = 512 << 10;
+
 struct KernelSetting {
   std::string path;  // below /proc/sys
   std::string value;
@@ -135,7 +138,8 @@ struct Plan {
   std::string scratch_options;  // of the tmpfs that is scratch space only, where the root is shared
   std::string attach_point;
   std::vector<RootOp> root;
-  std::vector<KernelSetting> settings;
+  std::vector<KernelSetting> settings;          // of the user namespace
+  std::vector<KernelSetting> network_settings;  // used where the kernel has them and lets us
   CgroupHost cgroup;
   std::vector<CgroupWrite> cgroup_writes;
   std::vector<ResourceLimit> rlimits;

@@ -2,6 +2,8 @@
 #include <fcntl.h>
 #include <linux/mempolicy.h>
 #include <linux/sched.h>
+#include <netinet/in.h>
+#include <netinet/tcp.h>
 #include <sys/mman.h>
 #include <sys/prctl.h>
 #include <sys/shm.h>
@@ -25,6 +27,7 @@ TEST(SyscallPolicy, who_waits_for_an_exec_shares_its_memory) {
 }
 
 TEST(SyscallPolicy, what_the_kernel_keeps_and_charges_to_nobody_is_refused) {
+  constexpr std::uint64_t kFlowLabels = 32;  // IPV6_FLOWLABEL_MGR, which only the kernel's headers have
   for (const auto& guest : {Guest(FilterOptions{}), Guest(kRelaxed)}) {
     for (const char* name : {"setxattr", "lsetxattr", "fsetxattr"}) {
       EXPECT_EQ(guest.answer(name, {0, 0, 0, 512 | kUpper}), kAllow);  // for the kernel that is too much by itself
@@ -40,8 +43,17 @@ TEST(SyscallPolicy, what_the_kernel_keeps_and_charges_to_nobody_is_refused) {
     for (const std::uint64_t option :
          Values{SO_ATTACH_FILTER, SO_ATTACH_BPF, SO_ATTACH_REUSEPORT_CBPF, SO_ATTACH_REUSEPORT_EBPF})
       EXPECT_EQ(guest.answer("setsockopt", {3, SOL_SOCKET | kUpper, option | kUpper}), fails_with(EPERM)) << option;
-    for (const std::uint64_t option : Values{SO_REUSEPORT, SO_DETACH_FILTER, SO_RCVBUF})
+    for (const std::uint64_t option : Values{SO_REUSEPORT, SO_DETACH_FILTER})
       EXPECT_EQ(guest.answer("setsockopt", {3, SOL_SOCKET, option}), kAllow) << option;
+    EXPECT_EQ(guest.answer("setsockopt", {3, SOL_SOCKET | kUpper, SO_RCVBUF | kUpper}), fails_with(0));
+    EXPECT_EQ(guest.answer("setsockopt", {3, SOL_SOCKET | kUpper, SO_ZEROCOPY | kUpper}), fails_with(ENOPROTOOPT));
+    for (const std::uint64_t option : Values{TCP_MD5SIG, TCP_MD5SIG_EXT})
+      EXPECT_EQ(guest.answer("setsockopt", {3, IPPROTO_TCP, option}), fails_with(ENOPROTOOPT)) << option;
+    for (const std::uint64_t option : Values{IPV6_2292PKTOPTIONS, kFlowLabels})
+      EXPECT_EQ(guest.answer("setsockopt", {3, IPPROTO_IPV6, option}), fails_with(ENOPROTOOPT)) << option;
+    EXPECT_EQ(guest.answer("setsockopt", {3, IPPROTO_IPV6, IPV6_V6ONLY}), kAllow);
+    EXPECT_EQ(guest.answer("getsockopt", {3, IPPROTO_TCP | kUpper, TCP_ZEROCOPY_RECEIVE}), fails_with(ENOPROTOOPT));
+    EXPECT_EQ(guest.answer("getsockopt", {3, SOL_SOCKET, TCP_ZEROCOPY_RECEIVE}), kAllow);
   }
   EXPECT_EQ(Guest(FilterOptions{}).answer("setsockopt", {3, SOL_SOCKET | kUpper, SO_SNDBUF | kUpper}), fails_with(0));
   EXPECT_EQ(Guest(kRelaxed).answer("setsockopt", {3, SOL_SOCKET, SO_SNDBUF}), kAllow);

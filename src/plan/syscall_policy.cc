@@ -38,7 +38,15 @@ constexpr std::array<std::uint64_t, 7> kNamespaceKinds{0x2'0000,    0x200'0000, 
 constexpr std::uint64_t kAfUnix = 1, kAfInet = 2;
 constexpr std::uint64_t kSockStream = 1, kSockDgram = 2, kSockRaw = 3, kSockSeqpacket = 5, kSockTypeMask = 0xf;
 constexpr std::uint64_t kProtoTcp = 6, kProtoUdp = 17;
-constexpr std::uint64_t kSolTcp = 6, kTcpUlp = 31, kSolSocket = 1, kSoSendBuffer = 7;
+constexpr std::uint64_t kSolTcp = 6, kTcpUlp = 31, kSolSocket = 1, kSoSendBuffer = 7, kSoReceiveBuffer = 8;
+struct SocketOption {
+  std::uint64_t level, name;
+};
+// What the kernel keeps for these is charged to nobody, and no list of sockets has it: pages that are lent to a socket,
+// keys of TCP_MD5SIG, TCP_MD5SIG_EXT and TCP_AO_ADD_KEY, IPV6_2292PKTOPTIONS. Flow labels of IPv6 are a limit of the
+// whole host's.
+constexpr SocketOption kUncounted[]{{1, 60}, {6, 14}, {6, 32}, {6, 38}, {41, 6}, {41, 32}};
+constexpr std::uint64_t kTcpZerocopyReceive = 35;
 // SO_ATTACH_FILTER, SO_ATTACH_BPF, SO_ATTACH_REUSEPORT_CBPF, SO_ATTACH_REUSEPORT_EBPF
 constexpr std::array<std::uint64_t, 4> kSocketPrograms{26, 50, 51, 52};
 // Two access lists of this size for each of 20,000 files, the most of a box by default, are 20 MB.
@@ -56,7 +64,8 @@ constexpr std::uint64_t kReadEvents = 0x31;  // IN_ACCESS, IN_CLOSE_NOWRITE, IN_
 constexpr std::uint64_t kNewListener = 8;
 constexpr std::uint64_t kSetModeFilter = 1, kPrSetSeccomp = 22, kModeFilter = 2;
 constexpr std::uint64_t kNoWait = 8, kDontNeed = 4;  // RWF_NOWAIT, POSIX_FADV_DONTNEED
-constexpr std::uint64_t kMadvMergeable = 12;
+constexpr std::uint64_t kMadvMergeable = 12, kMadvCold = 20, kMadvPageout = 21;
+constexpr std::uint64_t kInit = 1, kPrioProcess = 0, kIoprioProcess = 1;
 constexpr std::uint64_t kMpolWithoutNodes = 5;  // of MPOL_PREFERRED and MPOL_LOCAL, the bits; MPOL_DEFAULT has none
 // FS_IOC_SET_ENCRYPTION_POLICY, FS_IOC_ADD_ENCRYPTION_KEY, FS_IOC_REMOVE_ENCRYPTION_KEY, the same for all users
 constexpr std::array<std::uint64_t, 4> kEncryption{0x800c'6613, 0xc050'6617, 0xc040'6618, 0xc040'6619};
@@ -128,6 +137,13 @@ class RuleWriter {
         for (const auto option : kSocketPrograms) refuse({is(1, kSolSocket), is(2, option)});
         // What a closed Unix socket has sent is bounded by that alone where nobody counts it: see socket_memory.cc.
         if (!options_.memory_is_accounted) add(Action::fail(0), {is(1, kSolSocket), is(2, kSoSendBuffer)});
+        // And so is what a socket that is in no list has received.
+        add(Action::fail(0), {is(1, kSolSocket), is(2, kSoReceiveBuffer)});
+        for (const auto& option : kUncounted) add(refusal(ENOPROTOOPT), {is(1, option.level), is(2, option.name)});
+        return allow();
+      case socket_answer:
+        // Maps what was received: such pages are in nobody's count of memory.
+        add(refusal(ENOPROTOOPT), {is(1, kSolTcp), is(2, kTcpZerocopyReceive)});
         return allow();
       case ioctl_request:
         for (const auto request : {kTiocsti, kTioclinux, kTioccons, kTiocsetd}) refuse({is(1, request)});
@@ -171,6 +187,8 @@ class RuleWriter {
       case madvise_advice:
         // KSM merges equal pages of different boxes, and the time of a write then tells what the other one holds.
         refuse({is(2, kMadvMergeable)});
+        // Whoever owns a lent file could drop it from memory, and see when somebody else reads it again.
+        for (const auto advice : {kMadvCold, kMadvPageout}) add(refusal(EINVAL), {is(2, advice)});
         return allow();
       case mapping_flags:
         // A shared object keeps all its pages while one of them is mapped: nobody but a cgroup sees the others.
@@ -212,7 +230,20 @@ class RuleWriter {
       case not_zygote:
         return options_.zygote ? add(Action::fail(ENOSYS)) : allow();
       case cpus_free:
-        return options_.pins_cpus ? refuse() : allow();
+        if (options_.pins_cpus) return refuse();
+        [[fallthrough]];
+      case not_of_init:
+        // It ends the box, and must not come after a guest that wants all CPUs.
+        refuse({is(0, kInit)});
+        return allow();
+      case process_priority:
+        refuse({is(1, kInit)});
+        allow({is(0, kPrioProcess)});
+        return refuse();
+      case process_io_priority:
+        refuse({is(1, kInit)});
+        allow({is(0, kIoprioProcess)});
+        return refuse();
     }
   }
 

@@ -31,7 +31,8 @@ enum class Condition : std::uint8_t {
   copied_pages,        // answers EINVAL unless memory is accounted
   socket_kind,         // unix, TCP, UDP; unix datagrams if memory is accounted
   socketpair_kind,     // unix; datagrams if memory is accounted
-  socket_option,       // not TCP_ULP, no program; SO_SNDBUF is answered as done unless memory is accounted
+  socket_option,       // not TCP_ULP, no program, nothing that holds memory; sizes of buffers are answered as done
+  socket_answer,       // not TCP_ZEROCOPY_RECEIVE
   ioctl_request,       // not those that reach out of a terminal; no keys of file systems
   prctl_option,        // known and harmless options
   personality_value,   // plain Linux, with and without UNAME26 and SHORT_INODE
@@ -44,7 +45,7 @@ enum class Condition : std::uint8_t {
   mknod_mode,          // regular files, FIFOs, sockets; mode is argument 1
   mknodat_mode,        // the same; mode is argument 2
   own_filters,         // not NEW_LISTENER; filters as the supervisor grants them, see makes_filter()
-  madvise_advice,      // not MADV_MERGEABLE
+  madvise_advice,      // not MADV_MERGEABLE; pages are not sent away
   mapping_flags,       // not huge pages; not shared anonymous memory, unless accounted; see shared_allowance()
   memfd_flags,         // only if memory is accounted, and not of huge pages
   segment_flags,       // the same
@@ -54,7 +55,10 @@ enum class Condition : std::uint8_t {
   semaphores_charged,  // only if the cgroup pays for them
   zygote_setns,        // only for a Zygote: one kind of namespace at a time, by a descriptor that it was given
   not_zygote,          // only if it is none: with a pidfd it could enter the box of a Worker that is at work
-  cpus_free,           // only if affinity does not bind the CPU limit
+  cpus_free,           // only if affinity does not bind the CPU limit; not of init; the process is argument 0
+  not_of_init,         // the process, argument 0, is not init
+  process_priority,    // of one process, which is not init; no group's and no user's
+  process_io_priority  // the same
 };
 
 struct PolicyEntry {

@@ -5,6 +5,7 @@
 #include <fcntl.h>
 #include <linux/filter.h>
 #include <netinet/in.h>
+#include <netinet/tcp.h>
 #include <sched.h>
 #include <stdint.h>
 #include <stdio.h>
@@ -72,6 +73,28 @@ static int program(int option) {
   return 512;
 }
 
+// Options whose memory the kernel keeps beside the socket, or whose number is a limit of the whole host's.
+static int option(const char* name) {
+  const int fd = socket(AF_INET6, SOCK_STREAM, 0), one = 1;
+  if (fd < 0) refuse("socket");
+  struct tcp_md5sig key = {.tcpm_keylen = 80};
+  key.tcpm_addr.ss_family = AF_INET6;
+  ((struct sockaddr_in6*)&key.tcpm_addr)->sin6_addr = in6addr_loopback;
+  struct {
+    struct in6_addr to;
+    uint32_t label;
+    uint8_t action, share;
+    uint16_t flags, expires, linger;
+    uint32_t pad;
+  } label = {in6addr_loopback, 0, 0 /* IPV6_FL_A_GET */, 255 /* any */, 1 /* create */, 60, 60, 0};
+  int failed = -1;
+  if (strcmp(name, "zerocopy") == 0) failed = setsockopt(fd, SOL_SOCKET, SO_ZEROCOPY, &one, sizeof one);
+  if (strcmp(name, "key") == 0) failed = setsockopt(fd, IPPROTO_TCP, TCP_MD5SIG, &key, sizeof key);
+  if (strcmp(name, "label") == 0) failed = setsockopt(fd, IPPROTO_IPV6, 32, &label, sizeof label);
+  if (failed) refuse("setsockopt");
+  return 1;
+}
+
 static int nothing(void* unused) { return syscall(SYS_exit, 0); }
 
 // A thread that waits as for the exec of a child, and waits for another thread.
@@ -113,6 +136,7 @@ int main(int argc, char** argv) {
   if (strcmp(kind, "acl") == 0) had = access_list(number);
   if (strcmp(kind, "policies") == 0) had = policies(number);
   if (strcmp(kind, "program") == 0) had = program(number);
+  if (strcmp(kind, "option") == 0) had = option(argc > 2 ? argv[2] : "");
   if (strcmp(kind, "waiting-thread") == 0) had = waiting_thread();
   if (strcmp(kind, "instances") == 0) had = instances(number);
   if (strcmp(kind, "huge-pages") == 0) had = huge_pages(number);

@@ -5,12 +5,15 @@ from pathlib import Path
 
 import pytest
 
-E2BIG, EPERM = 7, 1
+E2BIG, EPERM, ENOPROTOOPT = 7, 1, 92
 REFUSED = {
     "large access lists of files in memory": (["acl", "65536"], "setxattr", E2BIG),
     "policies for pages of files in memory": (["policies", "64"], "mbind", EPERM),
     "filters of sockets": (["program", "26"], "setsockopt", EPERM),
     "programs that choose among sockets": (["program", "51"], "setsockopt", EPERM),
+    "pages lent to a socket": (["option", "zerocopy"], "setsockopt", ENOPROTOOPT),
+    "keys of a socket": (["option", "key"], "setsockopt", ENOPROTOOPT),
+    "labels of the host's": (["option", "label"], "setsockopt", ENOPROTOOPT),
     "threads that wait as for the exec of a child": (["waiting-thread"], "clone", EPERM),
 }
 
@@ -22,6 +25,20 @@ def test_guest_cannot_have(attack, allow_all, what):
     assert ended.stdout == f"refused {call} {code}\n" and ended.denied(call)
     control = attack("uncharged", *words, options=("--seccomp", allow_all))
     assert control.stdout.startswith("had "), control.stdout
+
+
+@pytest.mark.parametrize("kind", ["reset", "unbound"])
+def test_guest_cannot_park_data_in_sockets_that_no_list_has(attack, kind):
+    """What they have received is charged to nobody on cgroup v1, and where there are no cgroups."""
+    ended = attack("unlisted", kind, "300", "20", options=("--memory", "64M"))
+    assert (ended.kind, ended.limit) == ("out_of_memory", "memory")
+    control = attack("unlisted", kind, "8", "0", options=("--memory", "512M"))
+    assert (control.kind, control.stdout) == ("exited", "held\n")
+
+
+def test_sockets_that_are_still_to_be_used_cost_little(inside):
+    code = "import socket, time\nheld = [socket.socket() for _ in range(100)]\ntime.sleep(0.5); print(len(held))\n"
+    assert inside(code, "--memory", "128M").stdout == "100\n"
 
 
 def test_guest_may_have_small_access_lists(attack):

@@ -298,3 +298,32 @@ def test_a_guest_cannot_tell_who_else_has_read_a_lent_file(inside, outside, allo
     assert look("read") == "cached"
     assert look_inside("drop") == look_inside("read") == "ENOTSUP"
     assert look() == "cached", "the guest has dropped it"
+
+
+SENT_AWAY = """
+import ctypes, errno, mmap, sys
+libc = ctypes.CDLL(None, use_errno=True)
+file = open(sys.argv[1], "rb")
+pages = mmap.mmap(file.fileno(), 0, flags=mmap.MAP_PRIVATE)
+at, size, seen = ctypes.addressof(ctypes.c_char.from_buffer(pages)), ctypes.c_size_t(len(pages)), (ctypes.c_ubyte * 1)()
+def told(call):
+    return errno.errorcode[ctypes.get_errno()] if call() else "done"
+def look():
+    return told(lambda: libc.mincore(ctypes.c_void_p(at), size, seen)) + str(seen[0] & 1)
+pages[0]
+print(look(), told(lambda: libc.madvise(ctypes.c_void_p(at), size, 21)), look())  # MADV_PAGEOUT
+"""
+
+
+def test_a_guest_cannot_send_pages_of_a_lent_file_away(inside, outside, allow_all, tmp_path):
+    """Nor ask whether they are back: the same by its mappings."""
+    tmp_path.chmod(0o755)
+    lent = tmp_path / "lent"
+    with lent.open("wb") as file:
+        file.write(bytes(4096))
+        os.fsync(file.fileno())
+    assert outside([PYTHON, "-c", SENT_AWAY, lent]).stdout in ("done1 done done0\n", "done1 done done1\n")
+    ended = inside(["python3", "-c", SENT_AWAY, "/lent"], "--ro", f"{lent}:/lent")
+    assert ended.stdout == "ENOSYS0 EINVAL ENOSYS0\n" and ended.denied("madvise")
+    control = inside(["python3", "-c", SENT_AWAY, "/lent"], "--ro", f"{lent}:/lent", "--seccomp", allow_all)
+    assert control.stdout.startswith("done1 done ")
