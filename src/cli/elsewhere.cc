@@ -15,6 +15,7 @@
 #include "base/units.h"
 #include "box/terminal.h"
 #include "cli/options.h"
+#include "cli/report_file.h"
 #include "env/store.h"
 #include "env/tree.h"
 #include "launch/lend.h"
@@ -133,6 +134,7 @@ Result<int> run_elsewhere(const backend::Choice& choice, const RunArguments& arg
   Policy& policy = prepared.policy;
   PCTX_TRY(validate(policy));
   PCTX_TRY(refuse_what_it_cannot(policy, backend.name));
+  PCTX_TRY(check_report(policy, report));
   if (arguments.changed && !policy.mnt) return nothing_to_list();
 
   // What resolving added is there by itself: Environments, and the interpreter's prefix, which is asked for.
@@ -200,7 +202,7 @@ Result<int> run_elsewhere(const backend::Choice& choice, const RunArguments& arg
   if (report >= 0) {
     const Fd from = PCTX_TRY(sys::open_at(AT_FDCWD, written, O_RDONLY | O_NOFOLLOW | O_NONBLOCK));
     const std::string text = PCTX_TRY(sys::read_all(from.get(), kMostReport));
-    PCTX_TRY(sys::write_all(report, text));
+    PCTX_TRY(write_report(report, std::string_view{text}.substr(0, text.find_last_not_of('\n') + 1)));
   }
   return status;
 }

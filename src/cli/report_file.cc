@@ -2,6 +2,7 @@
 
 #include <fcntl.h>
 #include <sys/stat.h>
+#include <unistd.h>
 
 #include <charconv>
 #include <string_view>
@@ -10,6 +11,8 @@
 
 #include "base/print.h"
 #include "box/receipt.h"
+#include "cli/options.h"
+#include "launch/lend.h"
 #include "sys/files.h"
 
 namespace pctx::cli {
@@ -46,6 +49,23 @@ Result<Fd> open_report(const std::optional<std::string>& path) {
   return sys::about_path("--report", std::move(file).error());
 }
 
+Result<void> check_report(const Policy& policy, int report) {
+  if (report < 0) return {};
+  const std::string path = sys::resolved(fmt::format("/proc/self/fd/{}", report));
+  for (const std::string& folder : lent_writable(policy))
+    if (sys::is_at_or_inside(path, folder))
+      return usage_error(fmt::format("--report: {} lies in {}, which is lent to be written", path, folder),
+                         "the guest could put a report of its own there: name a file elsewhere");
+  return {};
+}
+
+Result<void> write_report(int report, std::string_view json) {
+  // Who opened it to append, or opened a pipe, has the say.
+  const off_t start = ::lseek(report, 0, SEEK_CUR);
+  if (start >= 0 && (::fcntl(report, F_GETFL) & O_APPEND) == 0) (void)!::ftruncate(report, start);
+  return sys::write_all(report, fmt::format("{}\n", json));
+}
+
 void report_mistake(const std::vector<std::string>& options, const Error& error) {
   if (options.empty() || options[0] != "run") return;
   bool json = false;
@@ -64,7 +84,7 @@ void report_mistake(const std::vector<std::string>& options, const Error& error)
   }
   if (json) print_out("{}\n", error_json(error));
   if (path.empty()) return;
-  if (const auto report = open_report(path)) (void)sys::write_all(report->get(), error_json(error) + "\n");
+  if (const auto report = open_report(path)) (void)write_report(report->get(), error_json(error));
 }
 
 }  // namespace pctx::cli

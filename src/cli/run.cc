@@ -72,6 +72,7 @@ Result<int> run(const RunArguments& arguments, int report) {
                        "with a terminal, write the report to a file: --report FILE");
   (void)sys::allow_descriptors();
   Prepared prepared = PCTX_TRY(prepare(arguments, true));
+  PCTX_TRY(check_report(prepared.policy, report));
   if (arguments.changed && !prepared.policy.mnt) return nothing_to_list();
   if (!arguments.quiet)
     for (const std::string& notice : prepared.plan.notices) say(notice);
@@ -101,7 +102,7 @@ Result<int> run(const RunArguments& arguments, int report) {
   if (ending.changes && !arguments.json && !only_report) list_changes(*ending.changes);
   if (arguments.json) PCTX_TRY(sys::write_all(STDOUT_FILENO, report_json(ending, true) + "\n"));
   // Last: a file with two objects is no JSON, and what fails is written there too.
-  if (report >= 0) PCTX_TRY(sys::write_all(report, report_json(ending, false) + "\n"));
+  if (report >= 0) PCTX_TRY(write_report(report, report_json(ending, false)));
   if (ending.sink_error != 0) {
     Error error = os_error("the guest's output could not be written", ending.sink_error);
     error.hint = ending.sink_error == ENOSPC ? "make room where it goes, or let it go elsewhere"
@@ -127,7 +128,7 @@ Result<int> run_with_report(const RunArguments& arguments) {
   const Fd report = PCTX_TRY(open_report(arguments.report));
   auto result = run_anywhere(arguments, report.get());
   if (!result && result.error().kind == ErrorKind::os) result = with_next_step(std::move(result).error());
-  if (!result && report) (void)sys::write_all(report.get(), error_json(result.error()) + "\n");
+  if (!result && report) (void)write_report(report.get(), error_json(result.error()));
   return result;
 }
 

@@ -50,14 +50,19 @@ Result<LentPath> look_at(const std::string& name, const std::string& path, bool 
   return lent;
 }
 
-Result<void> check_stays(const Policy& policy, const std::string& name, const std::string& given,
-                         const std::string& found) {
+std::vector<std::string> lent_writable(const Policy& policy) {
   std::vector<std::string> writable;
   if (policy.mnt) writable.push_back(sys::resolved(*policy.mnt));
   for (const Bind& bind : policy.binds)
     if (bind.writable) writable.push_back(sys::resolved(bind.source));
-  for (const std::string& folder : writable)
-    if (!folder.empty() && !sys::is_at_or_inside(found, folder) && sys::leads_through(given, folder))
+  std::erase(writable, "");
+  return writable;
+}
+
+Result<void> check_stays(const Policy& policy, const std::string& name, const std::string& given,
+                         const std::string& found) {
+  for (const std::string& folder : lent_writable(policy))
+    if (!sys::is_at_or_inside(found, folder) && sys::leads_through(given, folder))
       return usage_error(fmt::format("{}: a link leads {} out of {}, which is lent to be written", name, given, folder),
                          "a guest may have made it: if you trust it, name what it leads to");
   return {};

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <string>
+#include <vector>
 
 #include "base/result.h"
 #include "plan/plan.h"
@@ -12,6 +13,9 @@ namespace pctx {
 // What a path is, links resolved. `name` is what messages call it. Sockets, devices and whole system folders are
 // refused.
 Result<LentPath> look_at(const std::string& name, const std::string& path, bool as_is = false);
+
+// Where a guest of this policy may write on the host, links resolved; what is not there is left out.
+std::vector<std::string> lent_writable(const Policy& policy);
 
 // What was named as `given` lies at `found`, links resolved. An error if the way there leads into a folder that this
 // policy lends to be written, and out of it again: a guest that had that folder may have made the link.

@@ -151,6 +151,39 @@ def test_planted_link_does_not_redirect_the_report(inside, pctx, tmp_path):
     assert victim.read_text() == "precious"
 
 
+def test_guest_cannot_forge_the_report(pctx, tmp_path):
+    folder, link, report = tmp_path / "work", tmp_path / "link", tmp_path / "report.json"
+    folder.mkdir(), link.symlink_to(folder)
+    forge = ["--", "sh", "-c", "rm -f /mnt/report.json; echo '{}' > /mnt/report.json; exit 3"]
+    policy = tmp_path / "policy.json"
+    policy.write_text(json.dumps({"files": {"mnt": str(folder)}}))
+    for lent in (["--mnt", folder], ["--mnt", link], ["--rw", f"{folder}:/mnt"], ["--policy", policy]):
+        for place in (folder / "report.json", link / "report.json"):
+            done = pctx("run", "-q", *lent, "--report", place, *forge)
+            assert done.returncode == 125 and "--report" in done.stderr and "is lent to be written" in done.stderr
+            assert "hint: the guest could put a report of its own there" in done.stderr
+            assert json.loads(place.read_text())["error"]["kind"] == "usage"
+    with open(folder / "report.json", "w") as file:
+        fd = file.fileno()
+        assert pctx("run", "--mnt", folder, "--report", f"/dev/fd/{fd}", *forge, pass_fds=[fd]).returncode == 125
+    assert pctx("run", "-q", "--mnt", folder, "--report", report, *forge).returncode == 3
+    assert (folder / "report.json").read_text() == "{}\n"
+    assert json.loads(report.read_text())["exit_status"] == 3
+    assert pctx("run", "-q", "--ro", f"{folder}:/mnt", "--report", folder / "report.json", "--", "true").returncode == 0
+
+
+def test_guest_leaves_no_text_behind_in_the_report(pctx, tmp_path):
+    folder, report = tmp_path / "work", tmp_path / "report.json"
+    folder.mkdir()
+    report.touch()
+    os.link(report, folder / "twin")
+    (folder / "twin").chmod(0o666)
+    code = "import os; os.write(os.open('/mnt/twin', os.O_WRONLY), b'x' * 100000); print(os.stat('/mnt/twin').st_size)"
+    done = pctx("run", "-q", "--mnt", folder, "--report", report, "--", "python3", "-c", code)
+    assert (done.returncode, done.stdout) == (0, "100000\n")
+    assert json.loads(report.read_text())["exit_status"] == 0
+
+
 def test_changed_lists_traps_without_opening_them(inside, tmp_path, secret):
     code = (
         "import os, socket\n"
