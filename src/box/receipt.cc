@@ -111,12 +111,12 @@ std::string report_json(const Ending& ending, bool captured, int indent) {
   json["receipt"] = receipt_json(ending.receipt);
   if (ending.changes) json["changed"] = changes_json(*ending.changes);
   // The guest's bytes need not be UTF-8.
-  return json.dump(indent, ' ', false, OrderedJson::error_handler_t::replace);
+  return printable_json(json.dump(indent, ' ', false, OrderedJson::error_handler_t::replace));
 }
 
 std::string error_json(const Error& error) {
   const OrderedJson json{{"error", {{"kind", kind_name(error.kind)}, {"message", error.what}, {"hint", error.hint}}}};
-  return json.dump(2, ' ', false, OrderedJson::error_handler_t::replace);
+  return printable_json(json.dump(2, ' ', false, OrderedJson::error_handler_t::replace));
 }
 
 }  // namespace pctx

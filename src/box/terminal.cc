@@ -104,6 +104,33 @@ std::string printable_path(std::string_view path) {
   return out;
 }
 
+std::string printable_json(std::string_view json) {
+  std::string out;
+  out.reserve(json.size());
+  while (!json.empty()) {
+    const auto run = std::find_if_not(json.begin(), json.end(), is_plain_ascii);
+    out.append(json.begin(), run);
+    json.remove_prefix(static_cast<std::size_t>(run - json.begin()));
+    if (json.empty()) break;
+    const Utf8Front front = decode_utf8_front(json);
+    const std::string_view bytes = json.substr(0, front.status == Utf8Status::valid ? front.length : 1);
+    // Below a space only what stands between values: the library has escaped the rest.
+    if (front.status != Utf8Status::valid || front.value < 0x20 || is_displayable(front.value)) {
+      out += bytes;
+    } else if (front.value > 0xffff) {
+      out += "\\u";
+      append_hex(out, 0xd800 + ((front.value - 0x10000) >> 10), 4);
+      out += "\\u";
+      append_hex(out, 0xdc00 + ((front.value - 0x10000) & 0x3ff), 4);
+    } else {
+      out += "\\u";
+      append_hex(out, front.value, 4);
+    }
+    json.remove_prefix(bytes.size());
+  }
+  return out;
+}
+
 std::string TerminalFilter::feed(std::string_view bytes) {
   std::string out;
   out.reserve(bytes.size());

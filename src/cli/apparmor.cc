@@ -7,6 +7,7 @@
 
 #include "base/json.h"
 #include "base/print.h"
+#include "box/terminal.h"
 #include "cli/verbs.h"
 #include "env/store.h"
 #include "env/virtualenv.h"
@@ -154,7 +155,7 @@ Result<int> show_profile_status(const ProfileArguments& arguments) {
     json["problem"] = ready ? OrderedJson() : OrderedJson(status.problem(arguments));
     json["text"] = status.text;
     json["install_commands"] = install_lines(arguments);
-    print_out("{}\n", json.dump(2, ' ', false, OrderedJson::error_handler_t::replace));
+    print_out("{}\n", printable_json(json.dump(2, ' ', false, OrderedJson::error_handler_t::replace)));
     return ready ? 0 : 1;
   }
   print_out("kernel   {}\n", status.kernel ? "AppArmor is on" : "no AppArmor, or switched off");

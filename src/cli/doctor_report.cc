@@ -5,6 +5,7 @@
 #include <fmt/format.h>
 
 #include "base/json.h"
+#include "box/terminal.h"
 #include "sys/apparmor.h"
 
 namespace pctx::cli {
@@ -302,7 +303,7 @@ std::string report_json(const Diagnosis& diagnosis) {
     json["trial"]["error"] = diagnosis.trial.failure->what;
     json["trial"]["hint"] = diagnosis.trial.failure->hint;
   }
-  return json.dump(2, ' ', false, OrderedJson::error_handler_t::replace);
+  return printable_json(json.dump(2, ' ', false, OrderedJson::error_handler_t::replace));
 }
 
 }  // namespace pctx::cli

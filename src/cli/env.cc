@@ -10,6 +10,7 @@
 #include "backend/backend.h"
 #include "base/json.h"
 #include "base/print.h"
+#include "box/terminal.h"
 #include "cli/environment.h"
 #include "cli/verbs.h"
 #include "env/build.h"
@@ -29,7 +30,9 @@ struct EnvArguments {
   bool json = false, verify = false, all = false, dry_run = false;
 };
 
-std::string dumped(const OrderedJson& json) { return json.dump(2, ' ', false, OrderedJson::error_handler_t::replace); }
+std::string dumped(const OrderedJson& json) {
+  return printable_json(json.dump(2, ' ', false, OrderedJson::error_handler_t::replace));
+}
 
 OrderedJson to_json(const env::Record& record, const std::string& path) {
   OrderedJson json = OrderedJson::parse(env::record_to_json(record), nullptr, false);

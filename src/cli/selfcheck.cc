@@ -89,7 +89,7 @@ std::string findings_json(const Checked& checked, double seconds) {
     const LayerState& state = checked.layers[index(entry.layer)];
     json["layers"][std::string{entry.name}] = {{"on", state.on}, {"detail", state.detail}};
   }
-  return json.dump(2, ' ', false, OrderedJson::error_handler_t::replace);
+  return printable_json(json.dump(2, ' ', false, OrderedJson::error_handler_t::replace));
 }
 
 std::string summary(const Checked& checked, double seconds) {

@@ -22,6 +22,7 @@
 #include "base/json.h"
 #include "base/print.h"
 #include "box/cgroup.h"
+#include "box/terminal.h"
 #include "broker/address.h"
 #include "broker/broker.h"
 #include "cli/verbs.h"
@@ -210,7 +211,7 @@ int show_broker_status(const std::string& backend, bool as_json) {
   }
   if (as_json) {
     json["running"] = true;
-    print_out("{}\n", json.dump(2));
+    print_out("{}\n", printable_json(json.dump(2)));
     return 0;
   }
   print_out("Broker {}: pid {}, for {} s, {} connections\n", PCTX_VERSION, json.value("pid", 0),
@@ -221,7 +222,8 @@ int show_broker_status(const std::string& backend, bool as_json) {
               environment.empty() ? "without packages" : environment, pool.value("waiting", 0), pool.value("making", 0),
               pool.value("busy", 0), pool.value("queued", 0), pool.value("calls", 0));
     for (const auto& [module, why] : pool["left_to_workers"].items())
-      print_out("    {} is imported by each Worker: {}\n", module, why.is_string() ? why.get<std::string>() : "");
+      print_out("    {} is imported by each Worker: {}\n", printable_path(module),
+                printable_path(why.is_string() ? why.get<std::string>() : ""));
   }
   return 0;
 }

@@ -25,6 +25,15 @@ def test_every_layer_says_whether_it_is_on(layers):
     assert all(isinstance(layer["on"], bool) and layer["detail"] for layer in layers.values())
 
 
+def test_json_does_nothing_to_the_terminal_that_shows_it(pctx):
+    said = "A\u009b31mB\u009d0;title\u009c\u202eevil\u2066\x7f\U000e0041gr\u00fc\u00dfe \U0001f600\n"
+    done = pctx("run", "-q", "--json", "--", "printf", "%s", said)
+    assert done.json()["stdout"] == said
+    shown = {chr(c) for c in (*range(0x7F, 0xA0), *range(0x2028, 0x202F), *range(0x2066, 0x206A), 0xE0041)}
+    assert shown & set(said) and not shown & set(done.stdout)
+    assert "\\u009b31mB" in done.stdout and "\\udb40\\udc41gr\u00fc\u00dfe \U0001f600" in done.stdout
+
+
 def test_report_file(pctx, tmp_path):
     file = tmp_path / "report.json"
     done = pctx("run", "-q", "--report", file, "--", "sh", "-c", "echo passed through; exit 2")
