@@ -2,6 +2,7 @@
 #include <unistd.h>
 
 #include <csignal>
+#include <cstdint>
 #include <cstdlib>
 
 #include <fmt/format.h>
@@ -20,15 +21,24 @@
 namespace pctx::cli {
 namespace {
 
-void list_changes(const FolderChanges& changes) {
-  const auto show = [](const char* what, const std::vector<std::string>& paths) {
-    for (const std::string& path : paths) print_error("{:<9}{}\n", what, printable_path(path));
+// Names are the guest's words too, and four times as long as they were once they can be shown: `most` bytes of them.
+void list_changes(const FolderChanges& changes, std::uint64_t most) {
+  std::uint64_t more = 0;
+  const auto show = [&](const char* what, const std::string& path, std::string_view reason = {}) {
+    const std::string line = fmt::format("{:<9}{}{}\n", what, printable_path(path), reason);
+    if (more > 0 || line.size() > most) {
+      ++more;
+      return;
+    }
+    most -= line.size();
+    print_error("{}", line);
   };
-  show("created", changes.created);
-  show("modified", changes.modified);
-  show("deleted", changes.deleted);
+  for (const std::string& path : changes.created) show("created", path);
+  for (const std::string& path : changes.modified) show("modified", path);
+  for (const std::string& path : changes.deleted) show("deleted", path);
   for (const SkippedPath& skipped : changes.skipped)
-    print_error("{:<9}{} ({})\n", "skipped", printable_path(skipped.path), skipped.reason);
+    show("skipped", skipped.path, fmt::format(" ({})", skipped.reason));
+  if (more > 0) say(fmt::format("{} more changes are not listed, for --output; --report FILE has them all", more));
   if (changes.truncated) say("the list of changes is not complete: " + changes.truncated_reason);
 }
 
@@ -99,7 +109,7 @@ Result<int> run(const RunArguments& arguments, int report) {
     if (const auto lacking = own_path_of(arguments.command, prepared.plan)) say(lacking->sentence());
   if (ending.receipt.network && !ending.receipt.attempts_recorded && !arguments.quiet)
     say("this host lets nobody see attempts to reach direct addresses: they failed, and are not in the receipt");
-  if (ending.changes && !arguments.json && !only_report) list_changes(*ending.changes);
+  if (ending.changes && !arguments.json && !only_report) list_changes(*ending.changes, prepared.policy.limits.output);
   if (arguments.json) PCTX_TRY(sys::write_all(STDOUT_FILENO, report_json(ending, true) + "\n"));
   // Last: a file with two objects is no JSON, and what fails is written there too.
   if (report >= 0) PCTX_TRY(write_report(report, report_json(ending, false)));

@@ -1,5 +1,6 @@
 """--mnt, --ro, --rw, --tmpfs, --workdir and --changed."""
 
+import json
 import os
 
 import pytest
@@ -103,6 +104,24 @@ def test_changed_lists_created_modified_and_deleted(report, folder):
 def test_changed_on_the_command_line(pctx, folder):
     done = pctx("run", "-q", "--mnt", folder, "--changed", "--", "sh", "-c", "echo 1 > new; ln -s /etc/passwd link")
     assert done.stdout == "" and done.stderr.splitlines() == ["created  new", "skipped  link (symbolic link)"]
+
+
+def test_changed_lists_no_more_than_the_guest_may_say(pctx, folder, tmp_path):
+    code = "for n in range(300): open(f'{n:03}' + '\\x07' * 200, 'w').close()"
+    line = ["run", "-q", "--mnt", folder, "--changed", "--output", "10K"]
+    done = pctx(*line, "--", "python3", "-c", code)
+    *listed, last = done.stderr.splitlines()
+    more = 300 - len(listed)
+    assert done.returncode == 0 and len(listed) > 0 and len("\n".join(listed)) < 10240
+    assert last == f"pctx-sandbox: {more} more changes are not listed, for --output; --report FILE has them all"
+    (folder / "few").touch()
+    few = pctx(*line, "--", "rm", "few").stderr.splitlines()
+    assert few == ["deleted  few"]
+    report = tmp_path / "report.json"
+    again = f"import os\nfor name in os.listdir(): os.remove(name)\n{code}"
+    pctx("run", *line[1:], "--report", report, "--", "python3", "-c", again)
+    changed = json.loads(report.read_text())["changed"]
+    assert len(changed["created"] + changed["modified"]) == 300
 
 
 def test_changed_of_set_id_files_devices_and_special_names(report, folder):
