@@ -131,7 +131,7 @@ Result<void> Supervisor::start() {
   janitor_ = Janitor::start(cgroup_);
   if (plan_.terminal) return {};  // the streams are the pty's, which comes with Message::terminal
   const auto sink = [&](int fd) { return options_.capture ? -1 : fd; };
-  if (!options_.no_input) in_ = Stream::input(STDIN_FILENO, std::move(in.write_end));
+  if (!options_.no_input) in_ = Stream::input(STDIN_FILENO, std::move(in.write_end), std::move(in.read_end));
   out_ = Stream::output(std::move(out.read_end), sink(STDOUT_FILENO), &budget_,
                         !options_.capture && ::isatty(STDOUT_FILENO) == 1);
   err_ = Stream::output(std::move(err.read_end), sink(STDERR_FILENO), &budget_,
@@ -406,6 +406,7 @@ Result<Ending> Supervisor::finish() {
   while (::wait4(box_.pid, &init_status, __WALL, &usage_) < 0 && errno == EINTR) {
   }
   ending.receipt.usage.wall = std::chrono::round<Millis>(Clock::now() - started_);
+  in_.give_back();
   out_.drain(signals_.fd());
   err_.drain(signals_.fd());
   // Here, and not only in check_limits: the byte too much may have come with the news of the end.

@@ -3,6 +3,7 @@
 #include <fcntl.h>
 #include <limits.h>
 #include <poll.h>
+#include <sys/ioctl.h>
 #include <sys/stat.h>
 #include <sys/uio.h>
 #include <unistd.h>
@@ -31,8 +32,10 @@ Stream Stream::output(Fd source, int sink, OutputBudget* budget, bool clean) {
   return stream;
 }
 
-Stream Stream::input(int source, Fd sink) {
+Stream Stream::input(int source, Fd sink, Fd other_end) {
   Stream stream;
+  struct stat status {};
+  if (::fstat(source, &status) == 0 && S_ISREG(status.st_mode)) stream.other_end_ = std::move(other_end);
   stream.own_ = std::move(sink);
   (void)::fcntl(stream.own_.get(), F_SETFL, O_NONBLOCK);
   stream.source_ = source;
@@ -144,6 +147,14 @@ void Stream::drain(int interrupt) {
   }
   if (open_) end();
   if (!going || !flush(interrupt)) pending_.clear();
+}
+
+void Stream::give_back() {
+  int in_pipe = 0;
+  if (!other_end_ || ::ioctl(other_end_.get(), FIONREAD, &in_pipe) != 0) return;
+  // The guest may have written into its own input: never more than was read.
+  const std::uint64_t left = std::min<std::uint64_t>(pending_.size() + static_cast<std::size_t>(in_pipe), bytes_);
+  if (left > 0) (void)::lseek(source_, -static_cast<off_t>(left), SEEK_CUR);
 }
 
 }  // namespace pctx

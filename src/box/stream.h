@@ -25,8 +25,8 @@ class Stream {
   Stream() = default;
   // From the guest to the caller's `sink` (borrowed), or, with -1, into memory. `clean`: the sink is a terminal.
   static Stream output(Fd source, int sink, OutputBudget* budget, bool clean);
-  // From the caller's `source` (borrowed) to the guest.
-  static Stream input(int source, Fd sink);
+  // From the caller's `source` (borrowed) to the guest. `other_end`: the guest's end of `sink`, if that is a pipe.
+  static Stream input(int source, Fd sink, Fd other_end = {});
 
   // What to wait for, for poll(): -1 where there is nothing.
   int read_fd() const;
@@ -37,6 +37,9 @@ class Stream {
   // After the guest is dead: takes what is left in the pipe, and writes all of it, waiting if it must; gives up when
   // `interrupt` becomes readable.
   void drain(int interrupt);
+
+  // After the guest is dead: what it has not read of a file is left to whoever reads on there, as in a shell's loop.
+  void give_back();
 
   std::uint64_t bytes() const { return bytes_; }
   const std::string& captured() const { return captured_; }
@@ -49,7 +52,8 @@ class Stream {
   void end();
   ssize_t put(std::string_view bytes);
 
-  Fd own_;  // the box's end
+  Fd own_;        // the box's end
+  Fd other_end_;  // of a file as input: the kernel tells there what the guest has left in the pipe
   int source_ = -1;
   int sink_ = -1;
   bool open_ = false;  // the source may still give something

@@ -33,6 +33,25 @@ def test_guest_sees_the_end_of_its_input(pctx):
     assert pctx("run", "-q", "--", "cat", stdin=subprocess.DEVNULL).stdout == ""
 
 
+def test_a_loop_over_a_file_has_all_its_lines(sandbox_bin, tmp_path):
+    (tmp_path / "list").write_text("one\ntwo\nthree\n")
+    for command in ("echo", "true", "/nonexistent"):
+        line = f'while read -r l; do {sandbox_bin} run -q -- {command} "$l"; echo "$l"; done < {tmp_path}/list'
+        done = subprocess.run(["bash", "-c", line], capture_output=True, text=True, timeout=60)
+        assert done.stdout == ("one\none\ntwo\ntwo\nthree\nthree\n" if command == "echo" else "one\ntwo\nthree\n")
+
+
+@pytest.mark.parametrize("size", [100, 65536, 1 << 20])
+def test_what_a_guest_leaves_of_a_file_is_left_to_the_next_reader(pctx, tmp_path, size):
+    file = tmp_path / "input"
+    file.write_bytes(os.urandom(size))
+    for line, taken in (("dd bs=1 count=7 status=none", 7), ("exec <&-; sleep 0.2", 0), ("cat", size - 5)):
+        with open(file, "rb", buffering=0) as source:
+            source.seek(5)
+            done = pctx("run", "-q", "--", "sh", "-c", line, stdin=source, text=False)
+            assert done.stdout == file.read_bytes()[5 : 5 + taken] and source.tell() == 5 + taken, line
+
+
 def test_input_that_never_ends_does_not_keep_the_run(sandbox_bin):
     read_end, write_end = os.pipe()
     try:
