@@ -10,6 +10,7 @@
 #include "base/print.h"
 #include "box/box.h"
 #include "box/terminal.h"
+#include "cli/no_interpreter.h"
 #include "cli/options.h"
 #include "cli/own_file.h"
 #include "cli/report_file.h"
@@ -89,7 +90,10 @@ Result<int> run(const RunArguments& arguments, int report) {
   auto ended =
       run_box(prepared.plan, prepared.command,
               {.capture = arguments.json, .report_changes = arguments.changed, .last = true}, std::move(prepared.head));
-  if (!ended) return with_own_file(std::move(ended).error(), arguments.command[0], prepared.plan);
+  if (!ended) {
+    Error error = with_interpreter(std::move(ended).error(), prepared.command.argv[0], prepared.plan);
+    return with_own_file(std::move(error), arguments.command[0], prepared.plan);
+  }
   Ending ending = *std::move(ended);
   // Inside a container the one who started us says what it is.
   if (const char* inside = std::getenv("PCTX_SANDBOX_INSIDE"); inside != nullptr) {

@@ -445,6 +445,29 @@ TEST(Root, lent_folders_of_another_owner_are_id_mapped) {
   EXPECT_EQ(mnt->attributes & abi::kMountRdonly, 0U);
 }
 
+TEST(Root, a_place_in_the_box_has_one_on_the_host_where_it_is_lent) {
+  Policy policy;
+  policy.mnt = "/data";
+  policy.binds = {{"/tools/file", "/mnt/sub/file", false}};
+  policy.tmpfs = {{"/opt/empty"}};
+  const auto plan = compile(
+      policy, root_host(), {.binds = {{"/tools/file", false, 0, 0, 0644}}, .mnt = LentPath{"/data", true, 0, 0, 0755}});
+  ASSERT_TRUE(plan);
+  for (const auto& [there, here] : {std::pair{"/mnt/./a/b", "/data/a/b"},
+                                    {"/mnt/sub/file", "/tools/file"},
+                                    {"/mnt/sub/files", "/data/sub/files"},
+                                    {"/usr/bin/env", "/usr/bin/env"},
+                                    {"/bin/../bin/env", "/usr/bin/env"},
+                                    {"/mnt/../etc/shadow", ""},
+                                    {"/etc/passwd", ""},
+                                    {"/tmp/x", ""},
+                                    {"/opt/empty/x", ""},
+                                    {"/proc/1/exe", ""},
+                                    {"/nowhere", ""},
+                                    {"/", ""}})
+    EXPECT_EQ(host_place(*plan, there), here) << there;
+}
+
 TEST(Compile, why_a_guest_has_the_callers_uid_is_said_with_a_next_step) {
   HostFeatures host;
   host.uid = host.gid = 1000;

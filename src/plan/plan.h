@@ -189,6 +189,9 @@ Result<void> plan_apparmor(Plan& plan, const HostFeatures& host, const CompileIn
 void plan_landlock(Plan& plan, const HostFeatures& host, const CompileInputs& inputs);
 Result<void> plan_filter(Plan& plan, const HostFeatures& host, const CompileInputs& inputs);
 
+// Where on the host what the box has at `path` lies, an absolute one; empty if it is not the host's.
+std::string host_place(const Plan& plan, const std::string& path);
+
 // For people: `pctx-sandbox explain`.
 std::string explain(const Plan& plan);
 

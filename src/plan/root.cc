@@ -8,6 +8,7 @@
 
 #include "plan/network.h"
 #include "plan/plan.h"
+#include "sys/files.h"
 #include "sys/kernel_abi.h"
 
 namespace pctx {
@@ -254,6 +255,17 @@ Result<void> check_places(const Plan& plan, const CompileInputs& inputs) {
 }
 
 }  // namespace
+
+std::string host_place(const Plan& plan, const std::string& path) {
+  const std::string target = behind_links(plan, std::filesystem::path{path}.lexically_normal().string());
+  // What lies in another place comes after it.
+  const auto holds = [&](const RootOp& op) {
+    return op.kind != RootOpKind::directory && sys::is_at_or_inside(target, op.target);
+  };
+  const auto op = std::find_if(plan.root.rbegin(), plan.root.rend(), holds);
+  if (op == plan.root.rend() || op->kind != RootOpKind::bind) return "";
+  return op->text + target.substr(op->target.size());
+}
 
 Result<void> plan_root(Plan& plan, const HostFeatures& host, const CompileInputs& inputs) {
   const Policy& policy = plan.policy;

@@ -163,6 +163,47 @@ def test_word_that_lies_here_is_named_when_its_command_fails(pctx, own):
     assert words("-q", "--", "cat", "s.py") == []
 
 
+def test_command_whose_interpreter_is_not_in_the_box(pctx, tmp_path):
+    work = tmp_path / "work"
+    work.mkdir()
+    heads = {
+        "tool": "#!/nope/python -u\n",
+        "crlf": "#!/bin/sh\r\n",
+        "title": "#!/nope/\x1b]0;x\x07\n",
+        "good": "#!/bin/sh\n",
+    }
+    for name, head in [*heads.items(), ("chain", "#!/mnt/tool\n")]:
+        (work / name).write_text(f"{head}echo ran\n", newline="")
+        (work / name).chmod(0o755)
+    for word, says in (
+        ("./tool", "./tool: its interpreter /nope/python is not in the box"),
+        ("/mnt/chain", "/mnt/chain: its interpreter /nope/python is not in the box"),
+        ("./title", "./title: its interpreter /nope/\\x1b]0;x\\x07 is not in the box"),
+        ("./crlf", "./crlf: its #! line ends with a carriage return"),
+        ("./none", "./none: no such command in the box"),
+    ):
+        done = pctx("run", "-q", "--mnt", work, "--", word)
+        assert (done.returncode, done.stderr.splitlines()[0]) == (127, f"pctx-sandbox: {says}"), word
+        assert done.stderr.splitlines()[1].startswith("hint: ")
+    assert pctx("run", "-q", "--mnt", work, "--", "./good").stdout == "ran\n"
+    found = pctx("run", "-q", "--mnt", work, "--env", "PATH=/mnt", "--", "tool")
+    assert found.returncode == 127 and "its interpreter /nope/python" in found.stderr
+
+
+def test_no_link_of_a_guests_is_followed_to_an_interpreter(pctx, tmp_path):
+    work, secret = tmp_path / "work", tmp_path / "secret"
+    work.mkdir()
+    secret.write_text("#!/hidden/words\n")
+    secret.chmod(0o755)
+    (work / "link").symlink_to(secret)
+    os.mkfifo(work / "fifo", 0o777)
+    for word in ("./link", "./fifo"):
+        done = pctx("run", "-q", "--mnt", work, "--", word, timeout=20)
+        assert done.returncode in (126, 127) and "hidden" not in done.stderr
+    shown = pctx("run", "-q", "--ro", f"{secret}:/data", "--", "/data")
+    assert "its interpreter /hidden/words" in shown.stderr  # the control
+
+
 def test_command_that_cannot_be_run(pctx, tmp_path):
     assert pctx("run", "-q", "--", "/etc/passwd").returncode == 126
     assert pctx("run", "-q", "--", "/tmp").returncode == 126
