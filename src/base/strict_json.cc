@@ -36,6 +36,15 @@ std::string JsonPlace::text() const {
   return text.substr(0, kLongestPlace);
 }
 
+bool is_utf8(std::string_view bytes) {
+  try {
+    (void)Json(bytes).dump();
+    return true;
+  } catch (const Json::exception&) {
+    return false;
+  }
+}
+
 std::string text_position(std::string_view text, std::size_t byte) {
   const std::string_view before = text.substr(0, byte == 0 ? 0 : byte - 1);
   const std::size_t newline = before.rfind('\n');

@@ -34,6 +34,8 @@ class JsonPlace {
   std::vector<Open> open_;
 };
 
+bool is_utf8(std::string_view bytes);
+
 // "line 1, column 26" of the byte that a parser stopped at, which counts from 1.
 std::string text_position(std::string_view text, std::size_t byte);
 

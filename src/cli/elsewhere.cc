@@ -178,6 +178,7 @@ Result<int> run_elsewhere(const backend::Choice& choice, const RunArguments& arg
   policy.mnt = std::move(mnt);
   policy.binds = std::move(binds);
   if (policy.seccomp) policy.seccomp = PCTX_TRY(lend_copy(stage, *policy.seccomp, false, lent));
+  PCTX_TRY(check_as_json(policy));
   PCTX_TRY(write_file(stage.here("policy.json"), policy_to_json(policy), 0644));
   const std::string written = stage.here("report.json");
   PCTX_TRY(write_file(written, "", 0600));

@@ -72,6 +72,7 @@ Result<void> die_with_parent() {
 Result<int> print_policy(const RunArguments& arguments) {
   const Policy policy = PCTX_TRY(to_policy(arguments));
   PCTX_TRY(validate(policy));
+  PCTX_TRY(check_as_json(policy));
   PCTX_TRY(sys::write_all(STDOUT_FILENO, printable_json(policy_to_json(policy)) + "\n"));
   return 0;
 }

@@ -217,6 +217,21 @@ OrderedJson network_json(const Policy& policy) {
 
 }  // namespace
 
+Result<void> check_as_json(const Policy& policy) {
+  const auto check = [&](std::string_view key, const std::string& bytes) -> Result<void> {
+    if (is_utf8(bytes)) return {};
+    return usage_error(
+        fmt::format("{}: a value is not UTF-8, and a policy as JSON has nothing else", policy.names.of(key)),
+        "write it in UTF-8; a file or folder can have a link that is named so");
+  };
+  if (policy.mnt) PCTX_TRY(check("files.mnt", *policy.mnt));
+  for (const Bind& bind : policy.binds) PCTX_TRY(check(bind.key(), bind.source + bind.target));
+  for (const Tmpfs& tmpfs : policy.tmpfs) PCTX_TRY(check("files.tmpfs", tmpfs.target));
+  PCTX_TRY(check("files.workdir", policy.workdir));
+  for (const auto& [name, value] : policy.env) PCTX_TRY(check("identity.env", name + "=" + value));
+  return policy.seccomp ? check("seccomp", *policy.seccomp) : Result<void>{};
+}
+
 Result<Policy> policy_from_json(std::string_view text, std::string file) {
   Policy policy = PCTX_TRY(named(file, read_policy(text)));
   policy.names.file = std::move(file);

@@ -81,6 +81,8 @@ Result<std::vector<IpPrefix>> parse_private_ranges(std::string_view comma_separa
 // Reads a policy file, which messages call `file`; keys that are absent keep their defaults. Strict: an unknown key, a
 // wrong type or, once validated, a value out of range is an error that names the key.
 Result<Policy> policy_from_json(std::string_view text, std::string file = "policy");
+// Options take any bytes, and JSON has UTF-8 only: an error if it could not be read back as it is.
+Result<void> check_as_json(const Policy& policy);
 std::string policy_to_json(const Policy& policy);
 inline constexpr std::size_t kMaxPolicyBytes = 1 << 20;
 

@@ -1,6 +1,7 @@
 """`--policy FILE` is strict, options win over it, and --print-policy can be read back."""
 
 import json
+import os
 
 import pytest
 
@@ -54,6 +55,22 @@ def test_options_become_a_policy(pctx, tmp_path):
     made = printed(pctx, "--mnt", tmp_path, "--rw", f"{tmp_path}:/other", "--cpu-time", "2s", "--network", "host")
     assert made["files"] == {"mnt": str(tmp_path), "rw": [f"{tmp_path}:/other"]}
     assert made["limits"]["cpu_time"] == 2.0 and made["network"] == "host"
+
+
+@pytest.mark.parametrize(
+    ("option", "value"),
+    [
+        ("--mnt", b"bad\xff"), ("--ro", b"/usr:/bad\xff"), ("--rw", b"bad\xff:/x"), ("--tmpfs", b"/bad\xff"),
+        ("--workdir", b"/bad\xff"), ("--env", b"X=\xff"), ("--env", b"\xff=X"), ("--seccomp", b"bad\xff"),
+    ],
+)  # fmt: skip
+def test_what_no_policy_file_can_hold_is_an_error(pctx, option, value):
+    line = ["run", "-q", option, os.fsdecode(value), "--print-policy", "--", "true"]
+    done = pctx(*line)
+    assert (done.returncode, done.stdout) == (125, "")
+    assert done.stderr.startswith(f"pctx-sandbox: {option}: a value is not UTF-8") and "\nhint: " in done.stderr
+    line[3] = os.fsdecode(value.replace(b"\xff", "ÿ".encode()))
+    assert pctx(*line).returncode == 0
 
 
 WRONG = {
