@@ -25,7 +25,8 @@ Result<const Backend*> find(std::string_view name) {
     if (each.name == name) return &each;
     known += fmt::format(", {}", each.name);
   }
-  return usage_error(fmt::format("there is no backend '{}'", name), fmt::format("choose one of {}", known));
+  const char* const where = named_by_caller() == name ? "PCTX_SANDBOX_BACKEND" : "--backend";
+  return usage_error(fmt::format("{}: there is no backend '{}'", where, name), fmt::format("choose one of {}", known));
 }
 
 std::string named_by_caller() {

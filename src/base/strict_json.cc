@@ -54,4 +54,15 @@ std::string text_position(std::string_view text, std::size_t byte) {
                      std::count_if(line.begin(), line.end(), starts) + 1);
 }
 
+Error not_json(std::string_view text, std::size_t byte, std::string_view said) {
+  const std::string at = text_position(text, byte);
+  const bool ascii = byte == 0 || byte > text.size() || static_cast<unsigned char>(text[byte - 1]) < 0x80;
+  if (said.find("ill-formed UTF-8") != said.npos || (!ascii && !is_utf8(text)))
+    return usage_error(fmt::format("not UTF-8 at {}", at), "save it in that encoding, which JSON is in");
+  if (said.find("; expected end of input") != said.npos)
+    return usage_error(fmt::format("something stands behind the JSON, at {}", at), "leave it out: there is one value");
+  return usage_error(fmt::format("not valid JSON at {}", at),
+                     "JSON has no comma before } or ], no comments, and double quotes only");
+}
+
 }  // namespace pctx

@@ -39,6 +39,9 @@ bool is_utf8(std::string_view bytes);
 // "line 1, column 26" of the byte that a parser stopped at, which counts from 1.
 std::string text_position(std::string_view text, std::size_t byte);
 
+// What the parser says of the byte that it stopped at, in words for people.
+Error not_json(std::string_view text, std::size_t byte, std::string_view said);
+
 template <class Json>
 Result<Json> parse_strict_json(std::string_view text, std::size_t most_bytes) {
   if (text.size() > most_bytes)
@@ -58,6 +61,8 @@ Result<Json> parse_strict_json(std::string_view text, std::size_t most_bytes) {
       twice = place.text();
     return true;
   };
+  if (text.find_first_not_of(" \t\r\n") == text.npos)
+    return usage_error("nothing is in it", "name another file, or write a JSON object to it");
   const Error deep = usage_error(fmt::format("nested deeper than {} levels", kMaxJsonDepth), "write it flatter");
   try {
     Json json = Json::parse(text.begin(), text.end(), watch);
@@ -66,8 +71,7 @@ Result<Json> parse_strict_json(std::string_view text, std::size_t most_bytes) {
     return json;
   } catch (const typename Json::parse_error& error) {
     if (too_deep) return deep;
-    return usage_error("not valid JSON at " + text_position(text, error.byte),
-                       "JSON has no comma before } or ], no comments, and double quotes only");
+    return not_json(text, error.byte, error.what());
   } catch (const typename Json::exception&) {
     if (too_deep) return deep;
     return usage_error("a number is too large to be read", "write a smaller one");

@@ -24,7 +24,10 @@ TEST(StrictJson, a_mistake_has_its_place) {
   EXPECT_EQ(json_complaint("{\n  \"a\": 1\n  \"b\": 2\n}").what, "not valid JSON at line 3, column 5");
   EXPECT_EQ(json_complaint("{\"\xc3\xa9\xc3\xa9\": }").what, "not valid JSON at line 1, column 8")
       << "characters, not bytes";
-  EXPECT_EQ(json_complaint("").what, "not valid JSON at line 1, column 1");
+  EXPECT_EQ(json_complaint("[]\n []").what, "something stands behind the JSON, at line 2, column 2");
+  EXPECT_EQ(json_complaint("[\"\xff\"]").what, "not UTF-8 at line 1, column 3");
+  EXPECT_EQ(json_complaint("\xff\xfe[").what, "not UTF-8 at line 1, column 1");
+  EXPECT_EQ(json_complaint("[\"\u00ff\", x]").what, "not valid JSON at line 1, column 7");
   EXPECT_EQ(json_complaint("{\n").what, "not valid JSON at line 2, column 1");
   EXPECT_EQ(json_complaint("[1e999]").what, "a number is too large to be read");
 }

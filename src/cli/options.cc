@@ -220,9 +220,24 @@ Result<void> set(const char* option, const std::optional<std::string>& text, Fie
   return {};
 }
 
+// --venv "$UNSET" must not mean: without one.
+Result<void> check_not_empty(const RunArguments& a) {
+  const auto check = [](const char* option, const std::string& path) -> Result<void> {
+    if (!path.empty()) return {};
+    return usage_error(fmt::format("{}: the path is empty", option),
+                       "name a file or folder of this host, or leave the option out");
+  };
+  for (const auto& [option, path] :
+       {std::pair{"--policy", &a.policy}, {"--seccomp", &a.seccomp}, {"--venv", &a.venv}, {"--python", &a.python}})
+    if (*path) PCTX_TRY(check(option, **path));
+  for (const std::string& folder : a.lend) PCTX_TRY(check("--lend", folder));
+  return {};
+}
+
 }  // namespace
 
 Result<Policy> to_policy(const RunArguments& a) {
+  PCTX_TRY(check_not_empty(a));
   Policy policy;
   if (a.policy) {
     const std::string text = PCTX_TRY(sys::read_named("--policy", *a.policy, kMaxPolicyBytes));

@@ -61,8 +61,18 @@ const char* where_commands_are(const std::string& name, const Plan& plan) {
   return "the box has the host's /usr; lend other places with --ro DIR";
 }
 
+// A name may be as long as a command line, and a message of ours is a sentence.
+std::string shortened(const std::string& name) {
+  constexpr std::size_t kMostShown = 200;
+  if (name.size() <= kMostShown) return name;
+  std::size_t end = kMostShown;
+  while (end > 0 && (static_cast<unsigned char>(name[end]) & 0xc0) == 0x80) --end;  // within a character of UTF-8
+  return name.substr(0, end) + "…";
+}
+
 Error exec_failure(int code, const Command& command, const Plan& plan) {
-  const std::string name = command.argv.empty() ? "the interpreter" : command.argv[0];  // a pool's Zygote has none
+  // A pool's Zygote has none.
+  const std::string name = command.argv.empty() ? "the interpreter" : shortened(command.argv[0]);
   if (code == ENOENT)
     return {ErrorKind::not_found, fmt::format("{}: no such command in the box", name), where_commands_are(name, plan),
             code};

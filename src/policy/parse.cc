@@ -58,10 +58,11 @@ Result<LayerSet> parse_layers(std::string_view text) {
   LayerSet set;
   // --require "$UNSET" must not mean: require nothing.
   if (text.empty()) return usage_error("no layer is named", "name one, or leave the option out");
-  while (!text.empty()) {
+  for (bool more = true; more;) {
     const std::size_t comma = text.find(',');
     const std::string_view name = text.substr(0, comma);
-    text.remove_prefix(comma == std::string_view::npos ? text.size() : comma + 1);
+    more = comma != std::string_view::npos;
+    if (more) text.remove_prefix(comma + 1);
     const auto layer = layer_named(name);
     if (!layer) {
       std::string known;

@@ -175,6 +175,9 @@ Result<void> validate(const Policy& policy) {
   if (policy.apparmor && !is_profile_name(*policy.apparmor))
     return usage_error(fmt::format("{}: '{}' is not a profile's name", names.of("apparmor"), *policy.apparmor),
                        "names have letters, digits, dots, dashes and underscores, at most 100 of them");
+  if (policy.seccomp && policy.seccomp->empty())
+    return usage_error(fmt::format("{}: the path is empty", names.of("seccomp")),
+                       "name an OCI profile, or leave it out for the filter of our own");
   if (!policy.workdir.empty()) PCTX_TRY(check_guest_path(names.of("files.workdir"), policy.workdir));
   if (const LayerSet both = policy.require & policy.allow_degraded; both.any())
     for (const LayerInfo& entry : kLayers)

@@ -40,6 +40,9 @@ bool in_first_namespaces() {
   return true;
 }
 
+// Not for want of rights: whoever has them runs out too.
+bool ran_out(int code) { return code == EMFILE || code == ENFILE || code == ENOMEM; }
+
 }  // namespace
 
 Container container_kind() {
@@ -60,6 +63,7 @@ bool apparmor_restricts_namespaces() {
 }
 
 Error explain_clone_failure(int code) {
+  if (ran_out(code)) return with_next_step(os_error("cannot make the box's namespaces", code));
   Error error = os_error("this host refuses to make the box's namespaces", code);
   error.kind = ErrorKind::unavailable;
   if (code == ENOSPC && is_zero("/proc/sys/user/max_user_namespaces"))
@@ -81,6 +85,7 @@ Error explain_clone_failure(int code) {
 
 Error explain_privilege_failure(std::string what, int code) {
   Error error = os_error(std::move(what), code);
+  if (ran_out(code)) return with_next_step(std::move(error));
   error.kind = ErrorKind::unavailable;
   if (apparmor_restricts_namespaces())
     error.hint = kAppArmorFix;
@@ -121,6 +126,7 @@ Error with_next_step(Error error) {
 }
 
 Error explain_proc_failure(int code, bool may_do_without) {
+  if (ran_out(code)) return with_next_step(os_error("cannot make the box's /proc", code));
   Error error = os_error("this host refuses a new /proc for the box", code);
   error.kind = ErrorKind::unavailable;
   error.hint = in_container()

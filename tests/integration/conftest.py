@@ -73,11 +73,12 @@ def packages():
 
 @pytest.fixture
 def policy(tmp_path):
-    """Writes a policy file: policy({...}) or policy("text")."""
+    """Writes a policy file: policy({...}), policy("text") or policy(b"bytes")."""
 
     def write(content):
         file = tmp_path / "policy.json"
-        file.write_text(content if isinstance(content, str) else json.dumps(content))
+        text = content if isinstance(content, str | bytes) else json.dumps(content)
+        file.write_bytes(text if isinstance(text, bytes) else text.encode())
         return file
 
     return write

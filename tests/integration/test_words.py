@@ -1,7 +1,9 @@
 """A line that cannot be read: one sentence that names the word, the next step, exit status 125, and nothing has run."""
 
 import json
+import os
 import re
+import subprocess
 from pathlib import Path
 
 import pytest
@@ -65,7 +67,12 @@ PATHS = [
     (["m.py"], "the script m.py is no ordinary file", "run - < SCRIPT"),
     (["--seccomp", "nosuch", "--", "true"], "--seccomp: cannot open nosuch: No such file", "check the spelling"),
     (["--policy", "nosuch", "--", "true"], "--policy: cannot open nosuch: No such file", "check the spelling"),
-    (["--seccomp", "f", "--", "true"], "--seccomp f: not valid JSON at line 1, column 1", "no comma before }"),
+    (["--seccomp", "f", "--", "true"], "--seccomp f: nothing is in it", "name another file"),
+    (["--policy", "", "--", "true"], "--policy: the path is empty", "leave the option out"),
+    (["--seccomp", "", "--", "true"], "--seccomp: the path is empty", "leave the option out"),
+    (["--venv", "", "x.py"], "--venv: the path is empty", "leave the option out"),
+    (["--python", "", "x.py"], "--python: the path is empty", "leave the option out"),
+    (["--lend", "", "--", "true"], "--lend: the path is empty", "leave the option out"),
     (["--report", "link", "--", "true"], "--report: link is a link, and reports are not", "name the file itself"),
     (["--python", "nosuch", "x.py"], "--python: nosuch is not on the PATH", "the path of a Python interpreter"),
     (["nosuch.py"], "the script nosuch.py cannot be read: No such file", "pctx-sandbox run -- nosuch.py"),
@@ -112,6 +119,8 @@ VALUES = [
     (["--require", "landlock", "--allow-degraded", "landlock"], "--require: 'landlock' stands in", "leave it out"),
     (["--require", "network", "--network", "host"], "--require network: --network host", "leave one of the two out"),
     (["--require", "pid", "--require", "armour"], "--require: 'armour' is not a layer", "the layers are"),
+    (["--require", "landlock,"], "--require: '' is not a layer", "the layers are"),
+    (["--require", ",landlock"], "--require: '' is not a layer", "the layers are"),
     (["--require", "armour"], "--require: 'armour' is not a layer", "the layers are"),
     (["--apparmor", "a b"], "--apparmor: 'a b' is not a profile's name", "names have letters"),
     (["--network", "lan"], "--network: 'lan' is not a network mode", "write none, host or allow"),
@@ -126,8 +135,35 @@ VALUES = [
     (["--net-rate", "1M"], "--net-rate: there is no list of hosts", "--network allow:HOST"),
     (["--report", "/dev/fd/99"], "--report: /dev/fd/99 is no descriptor that is open for writing", "open it first"),
     (["--with", "x" * 5000], "a requirement is longer than", "a word of its own"),
-    (["--backend", "magic"], "there is no backend 'magic'", "choose one of"),
+    (["--backend", "magic"], "--backend: there is no backend 'magic'", "choose one of"),
 ]
+
+
+def test_a_backend_that_a_variable_names_is_refused_by_the_name_of_the_variable(pctx):
+    env = {**os.environ, "PCTX_SANDBOX_BACKEND": "nope"}
+    done = pctx("run", "--", "true", env=env)
+    one_sentence_and_a_hint(done, "PCTX_SANDBOX_BACKEND: there is no backend 'nope'", "choose one of")
+    assert pctx("run", "-q", "--backend", "namespaces", "--", "true", env=env).returncode == 0
+
+
+def test_too_few_descriptors_are_told_wherever_they_run_out(pctx, sandbox_bin):
+    ran = 0
+    for most in range(8, 64):
+        line = f"ulimit -n {most}; exec {sandbox_bin} run -q -- true"
+        done = subprocess.run(
+            ["bash", "-c", line], stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=60
+        )
+        ran += done.returncode == 0
+        assert done.returncode == 0 or "ulimit -n" in done.stderr, (most, done.stderr)
+    assert 0 < ran < 56
+
+
+def test_a_long_name_is_cut(pctx):
+    done = pctx("run", "-q", "--", "é" * 2500)
+    assert done.returncode == 126 and done.stderr.startswith(
+        f"pctx-sandbox: {'é' * 100}…: cannot be run: File name too"
+    )
+    assert "x" * 150 in pctx("run", "-q", "--", "x" * 150).stderr
 
 
 @pytest.mark.parametrize(("line", "says", "hint"), MISTAKES, ids=[" ".join(line) for line, _, _ in MISTAKES])
