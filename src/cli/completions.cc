@@ -218,9 +218,10 @@ std::string zsh_action(const Word& option) {
     case Takes::folder:
       return "_files -/";
     case Takes::choice:
-      return fmt::format("({})", fmt::join(option.choices, " "));
+      return escaped(fmt::format("({})", fmt::join(option.choices, " ")), ":");  // a bare one would end the action
     case Takes::list:
-      return fmt::format("_values -s , value {}", fmt::join(option.choices, " "));
+      if (!option.choices.empty()) return fmt::format("_values -s , value {}", fmt::join(option.choices, " "));
+      break;
     case Takes::text:
     case Takes::nothing:
       break;

@@ -271,13 +271,20 @@ def test_the_script_names_every_option_of_every_verb(pctx, shell):
         assert [name for name in options if f"{dashes}{name}" not in script] == []
 
 
-def test_the_shells_that_are_here_read_their_scripts(pctx, tmp_path):
-    for shell in filter(shutil.which, ("bash", "zsh", "fish")):
-        file = tmp_path / shell
-        file.write_text(pctx("completions", shell).stdout)
-        assert subprocess.run([shell, "-n", file], capture_output=True, text=True).stderr == ""
-        file.write_text("for (((")  # the control: the shell does complain
-        assert subprocess.run([shell, "-n", file], capture_output=True, text=True).stderr != ""
+@pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
+def test_the_shell_reads_its_script(pctx, tmp_path, skip_unless, shell):
+    skip_unless(shutil.which(shell), f"the shell {shell}")
+    file = tmp_path / shell
+    file.write_text(pctx("completions", shell).stdout)
+    assert subprocess.run([shell, "-n", file], capture_output=True, text=True).stderr == ""
+    file.write_text("for (((")  # the control: the shell does complain
+    assert subprocess.run([shell, "-n", file], capture_output=True, text=True).stderr != ""
+
+
+def test_zsh_gets_actions_that_it_can_read(pctx):
+    actions = re.findall(r"^ +'\*--[a-z-]+\[.*\]:[^:]+:(.*)' ?\\?$", pctx("completions", "zsh").stdout, re.MULTILINE)
+    assert r"(none allow\: host)" in actions and "_files -/" in actions
+    assert [action for action in actions if re.search(r"(?<!\\):|value $", action)] == []
 
 
 def test_an_unknown_shell_is_refused_with_the_known_ones(pctx):
