@@ -21,6 +21,18 @@ bool is_plain(const std::string& word) {
   });
 }
 
+// For an example: as a shell takes it for one word. Empty if that would not show what it is.
+std::string quoted(const std::string& word) {
+  if (is_plain(word)) return word;
+  const bool shows = printable_path(word) == word && word.find('\'') == std::string::npos;
+  return shows ? fmt::format("'{}'", word) : std::string{};
+}
+
+// Python's own, which `run` does not take for a script of its own by that name, and which need not be executable.
+bool is_odd_script(const std::string& word) {
+  return word.ends_with(".pyw") || word.ends_with(".PY") || word.ends_with(".PYW");
+}
+
 // A path that means the same in this folder and, once it is lent, in /mnt. Every box has a "." of its own.
 bool is_below_here(const std::string& word) {
   return word.find_first_not_of("./") != std::string::npos && word.front() != '/' && word.front() != '-' &&
@@ -45,18 +57,19 @@ bool begins_empty(const Plan& plan) {
 
 std::string run_own_file(const std::string& word) {
   const std::string shown = fmt::format("{} is a file of yours, which the box does not have", printable_path(word));
-  if (!is_plain(word)) return shown + "; lend its folder: pctx-sandbox run --mnt . -- …";
-  if (word.ends_with(".py")) return fmt::format("{}: write pctx-sandbox run {}", shown, word);
-  return fmt::format("{}; lend its folder: pctx-sandbox run --mnt . -- {}{}", shown, word.starts_with("./") ? "" : "./",
-                     word);
+  const std::string there = quoted(word.starts_with("./") ? word : "./" + word);
+  if (there.empty()) return shown + "; lend its folder: pctx-sandbox run --mnt . -- …";
+  if (word.ends_with(".py")) return fmt::format("{}: write pctx-sandbox run {}", shown, quoted(word));
+  return fmt::format("{}; lend its folder: pctx-sandbox run --mnt . -- {}{}", shown,
+                     is_odd_script(word) ? "python3 " : "", there);
 }
 
 Error lacks_own_path(const std::vector<std::string>& command, const std::string& word) {
   // As people type it who know Python: the script is the first word that is no option.
-  const bool script = command.size() > 1 && command[1] == word && word.ends_with(".py") && is_plain(word) &&
+  const bool script = command.size() > 1 && command[1] == word && word.ends_with(".py") && !quoted(word).empty() &&
                       command[0].starts_with("python");
   return usage_error(fmt::format("{} is yours, and the box does not have it", printable_path(word)),
-                     script ? fmt::format("write pctx-sandbox run {}", word)
+                     script ? fmt::format("write pctx-sandbox run {}", quoted(word))
                             : "if it failed for that, lend this folder: pctx-sandbox run --mnt . …");
 }
 

@@ -51,8 +51,13 @@ Result<void> check_targets(const Policy& policy) {
     if (target == "/home")
       return usage_error(fmt::format("{}: {} would hide /home/sandbox, the guest's home", what, target),
                          "choose another place in the box, for example /data, or one folder below it");
-    if (!seen.insert(target).second)
-      return usage_error(fmt::format("{}: {} is given twice", what, target), "choose another place for one of them");
+    if (!seen.insert(target).second) {
+      const std::string& file = policy.names.file;
+      const bool adds = !file.empty() && !what.starts_with(file);
+      return usage_error(
+          fmt::format("{}: {} is given twice{}", what, target, adds ? fmt::format(", with what {} lists", file) : ""),
+          "choose another place for one of them");
+    }
     return {};
   };
   for (const Bind& bind : policy.binds) {

@@ -51,6 +51,17 @@ def test_options_win(pctx, policy):
     assert mixed["identity"] == {"env": {"A": "2", "B": "3"}, "hostname": "named", "uid": 7}
 
 
+def test_lists_add_to_the_files_and_a_place_of_both_is_told_with_the_file(pctx, policy):
+    path = policy({"files": {"ro": ["/usr/share:/share"]}, "require": ["seccomp"]})
+    both = printed(pctx, "--policy", path, "--ro", "/usr/lib:/lib2", "--require", "user")
+    assert both["files"]["ro"] == ["/usr/share:/share", "/usr/lib:/lib2"] and both["require"] == ["user", "seccomp"]
+    done = pctx("run", "--policy", path, "--ro", "/usr/lib:/share", "--", "true")
+    assert done.stderr.startswith(f"pctx-sandbox: --ro: /share is given twice, with what --policy {path} lists\n")
+    twice = policy({"files": {"ro": ["/usr/share:/share", "/usr/lib:/share"]}})
+    done = pctx("run", "--policy", twice, "--", "true")
+    assert done.stderr.startswith(f"pctx-sandbox: --policy {twice}: 'files.ro': /share is given twice\n")
+
+
 def test_options_become_a_policy(pctx, tmp_path):
     made = printed(pctx, "--mnt", tmp_path, "--rw", f"{tmp_path}:/other", "--cpu-time", "2s", "--network", "host")
     assert made["files"] == {"mnt": str(tmp_path), "rw": [f"{tmp_path}:/other"]}

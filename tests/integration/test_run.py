@@ -121,6 +121,11 @@ OWN_FILES = {  # a line, with the hint that it gets; the file of each lies in th
     ("--", "./s.sh"): "./s.sh is a file of yours, which the box does not have; lend its folder: "
     "pctx-sandbox run --mnt . -- ./s.sh",
     ("--mnt", ".", "s.sh"): "a command without a slash is looked for in the box's PATH: write ./s.sh",
+    ("--", "s p.py"): "s p.py is a file of yours, which the box does not have: write pctx-sandbox run 's p.py'",
+    ("s.pyw",): "s.pyw is a file of yours, which the box does not have; lend its folder: "
+    "pctx-sandbox run --mnt . -- python3 ./s.pyw",
+    ("--", "./s.PY"): "./s.PY is a file of yours, which the box does not have; lend its folder: "
+    "pctx-sandbox run --mnt . -- python3 ./s.PY",
     ("--", "other.sh"): "the box has the host's /usr; lend other places with --ro DIR",
 }
 
@@ -128,7 +133,8 @@ OWN_FILES = {  # a line, with the hint that it gets; the file of each lies in th
 @pytest.fixture
 def own(tmp_path):
     """A folder of somebody who starts with this."""
-    (tmp_path / "s.py").write_text("print('ran')\n")
+    for name in ("s.py", "s p.py", "s.pyw", "s.PY"):
+        (tmp_path / name).write_text("print('ran')\n")
     (tmp_path / "s.sh").write_text("#!/bin/sh\necho ran\n")
     (tmp_path / "s.sh").chmod(0o755)
     tmp_path.chmod(0o755)
@@ -145,6 +151,9 @@ def test_command_that_lies_here_and_not_in_the_box(pctx, own, line):
 def test_what_the_hints_for_own_files_say_works(pctx, own):
     assert pctx("run", "-q", "s.py", cwd=own).stdout == "ran\n"
     assert pctx("run", "-q", "--mnt", ".", "--", "./s.sh", cwd=own).stdout == "ran\n"
+    assert pctx("run", "-q", "s p.py", cwd=own).stdout == "ran\n"
+    for word in ("./s.pyw", "./s.PY"):
+        assert pctx("run", "-q", "--mnt", ".", "--", "python3", word, cwd=own).stdout == "ran\n"
     assert pctx("run", "-q", "--mnt", ".", "--", "cat", "s.py", cwd=own).stdout == "print('ran')\n"
 
 
