@@ -31,6 +31,7 @@ struct Action {
 
   // What the filter returns to the kernel (SECCOMP_RET_*).
   std::uint32_t encoded() const;
+  bool permits() const { return kind == ActionKind::allow || kind == ActionKind::log; }
   bool operator==(const Action&) const = default;
 };
 
@@ -46,6 +47,8 @@ struct ArgTest {
   Width width = Width::low32;
   std::uint64_t value = 0;
   std::uint64_t mask = ~std::uint64_t{0};  // masked_eq only: (argument & mask) == value
+
+  bool operator==(const ArgTest&) const = default;
 };
 
 // All tests must hold. Several rules for one number are alternatives: the first that matches wins.
@@ -53,6 +56,8 @@ struct Rule {
   int number = -1;
   Action action;
   std::vector<ArgTest> tests;
+
+  bool operator==(const Rule&) const = default;
 };
 
 // Two things are not for a spec to say: calls of another architecture and x32 calls always kill the process.

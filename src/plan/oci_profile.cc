@@ -8,6 +8,7 @@
 #include <charconv>
 #include <cstdint>
 #include <initializer_list>
+#include <iterator>
 #include <optional>
 #include <string>
 #include <vector>
@@ -138,8 +139,6 @@ Result<Action> read_action(const Node& node, const char* action_key, const char*
                     "leave the number out");
   return Action{kind, 0};
 }
-
-bool permits(const Action& action) { return action.kind == ActionKind::allow || action.kind == ActionKind::log; }
 
 // Of the two readings of a value that fits 32 bits, the one that matches less often for a permission and more often for
 // a refusal: see the header.
@@ -273,12 +272,12 @@ Result<void> read_entry(const Node& entry, const OciProfileOptions& options, Oci
   if (names.empty()) return wrong_at(entry, "names no system call", "add names, or leave the entry out");
   const Action action = PCTX_TRY(read_action(entry, "action", "errnoRet", "errno"));
   std::vector<ArgTest> tests;
-  if (entry.has("args")) tests = PCTX_TRY(read_tests(entry.at("args"), permits(action)));
+  if (entry.has("args")) tests = PCTX_TRY(read_tests(entry.at("args"), action.permits()));
   // Everything has been checked by now, also in entries for other machines: a profile is right or wrong everywhere.
   if (!PCTX_TRY(applies(entry, options))) return {};
   for (const std::string& name : names) {
     if (const auto number = syscall_number(kHostArch, name)) profile.filter.rules.push_back({*number, action, tests});
-    if (is_known(name) || permits(action) || !permits(profile.filter.fallback)) continue;
+    if (is_known(name) || action.permits() || !profile.filter.fallback.permits()) continue;
     std::vector<std::string>& ignored = profile.ignored;
     if (std::find(ignored.begin(), ignored.end(), shown(name)) == ignored.end()) ignored.push_back(shown(name));
   }
@@ -375,7 +374,7 @@ Result<OciProfile> read_oci_profile(std::string_view text, const OciProfileOptio
   OciProfile profile;
   FilterSpec& spec = profile.filter;
   spec.fallback = PCTX_TRY(read_action(root, "defaultAction", "defaultErrnoRet", "defaultErrno"));
-  if (!permits(spec.fallback)) spec.unknown = Action::fail(ENOSYS);
+  if (!spec.fallback.permits()) spec.unknown = Action::fail(ENOSYS);
   PCTX_TRY(check_architectures(root));
   if (root.has("flags")) PCTX_TRY(check_flags(root.at("flags")));
   if (root.has("syscalls")) {
@@ -389,6 +388,29 @@ Result<OciProfile> read_oci_profile(std::string_view text, const OciProfileOptio
     return usage_error(fmt::format("it refuses {}, without which no guest can be started", call), "allow it");
   }
   return profile;
+}
+
+std::vector<std::string_view> refuse_also(FilterSpec& profile, const std::vector<Rule>& rules) {
+  std::vector<std::string_view> names;
+  std::vector<Rule> stricter;  // than the permission that each stands before
+  for (const Rule& rule : rules) {
+    const auto known = stricter.size();
+    bool decided = false;  // by a rule without conditions: nothing of the call is left to the fallback
+    for (const Rule& own : profile.rules) {
+      if (own.number != rule.number || decided) continue;
+      decided = own.tests.empty();
+      if (!own.action.permits()) continue;
+      stricter.push_back({rule.number, rule.action, rule.tests});
+      std::ranges::copy(own.tests, std::back_inserter(stricter.back().tests));
+    }
+    if (!decided && profile.fallback.permits()) stricter.push_back(rule);
+    const std::string_view name = syscall_name(profile.arch, rule.number);
+    if (stricter.size() > known && std::ranges::find(names, name) == names.end()) names.push_back(name);
+  }
+  const auto first_permission =
+      std::ranges::find_if(profile.rules, [](const Rule& rule) { return rule.action.permits(); });
+  profile.rules.insert(first_permission, stricter.begin(), stricter.end());
+  return names;
 }
 
 void notify_refusals(FilterSpec& profile) {

@@ -46,6 +46,10 @@ struct OciProfile {
 // Numbers newer than our table answer ENOSYS when the profile refuses by default, as runc does.
 Result<OciProfile> read_oci_profile(std::string_view text, const OciProfileOptions& options);
 
+// Refuses what the profile permits and one of these rules does not; what it refuses itself is answered as it says.
+// Returns the calls that it is about, once each.
+std::vector<std::string_view> refuse_also(FilterSpec& profile, const std::vector<Rule>& rules);
+
 // Turns every refusal with an error into a notification: the supervisor records the call and answers what the profile
 // says. Left alone are ENOSYS for numbers newer than our table and for calls to which our own list answers it too:
 // libraries try these and fall back, and nobody misses anything.

@@ -16,7 +16,7 @@ struct RefusalAnswer {
   std::string reason;  // why, and what to do about it
 };
 
-// For a call that comes to the supervisor: by our own list, or by the user's profile.
+// For a call that comes to the supervisor: by our own list, by the user's profile, or by limit_rules() on top of it.
 RefusalAnswer answer_refusal(const Plan& plan, const seccomp_data& call);
 
 // Shared anonymous memory where no cgroup counts it. An object keeps its pages while one of them is mapped, so that no

@@ -102,9 +102,7 @@ class RuleWriter {
       case absent:
         return add(Action::fail(ENOSYS));
       case clone_flags:
-        // Whoever waits for the exec of its child shares its memory with it: the watchdog counts that memory once.
-        refuse({masked(0, kCloneVfork | kCloneVm, kCloneVfork)});
-        refuse({masked(0, kCloneVfork | kCloneThread, kCloneVfork | kCloneThread)});  // a thread is no child
+        refuse_to_wait_as_parent();
         // Whoever shares its descriptors is a thread: locks of a process that has ended, held by another one, are in
         // no table. And a thread shares them: one table of a process is counted.
         allow({masked(0, kNamespaceFlags | kCloneFiles | kCloneThread, 0)});
@@ -247,7 +245,24 @@ class RuleWriter {
     }
   }
 
+  // What no entry of the list says, since the list refuses it for other reasons, or for these ones always.
+  void write_uncharged(int number, std::string_view name) {
+    number_ = number;
+    if (name == "clone") refuse_to_wait_as_parent();
+    if (name == "clone3") add(Action::fail(ENOSYS));
+    // The kernel makes a socket for datagrams of it.
+    if (name == "socket" || name == "socketpair") add(refusal(EPERM), {is(0, kAfUnix), is_type(1, kSockRaw)});
+    // Memory behind a descriptor; io_uring makes sockets and moves pages besides, and no filter sees it.
+    if (name == "memfd_secret" || name == "io_uring_setup" || name == "bpf") refuse();
+  }
+
  private:
+  // Whoever waits for the exec of its child shares its memory with it: the watchdog counts that memory once.
+  void refuse_to_wait_as_parent() {
+    refuse({masked(0, kCloneVfork | kCloneVm, kCloneVfork)});
+    refuse({masked(0, kCloneVfork | kCloneThread, kCloneVfork | kCloneThread)});  // a thread is no child
+  }
+
   void add(Action action, std::vector<ArgTest> tests = {}) { rules_.push_back({number_, action, std::move(tests)}); }
   void allow(std::vector<ArgTest> tests = {}) { add(Action::allow(), std::move(tests)); }
   void refuse(std::vector<ArgTest> tests = {}) { add(refusal(EPERM), std::move(tests)); }
@@ -354,6 +369,22 @@ FilterSpec default_filter(Arch arch, const FilterOptions& options) {
   return spec;
 }
 
+std::vector<Rule> limit_rules(Arch arch, const FilterOptions& options) {
+  FilterOptions elsewhere = options;  // where cgroups bind everything
+  elsewhere.memory_is_accounted = elsewhere.semaphores_are_charged = true;
+  elsewhere.pins_cpus = false;
+  const FilterSpec ours = default_filter(arch, options), without = default_filter(arch, elsewhere);
+  std::vector<Rule> rules;
+  for (const Rule& rule : ours.rules)
+    if (!rule.action.permits() && std::ranges::find(without.rules, rule) == without.rules.end()) rules.push_back(rule);
+  if (options.memory_is_accounted) return rules;
+  RuleWriter writer(rules, options);
+  for (const std::string_view name :
+       {"clone", "clone3", "socket", "socketpair", "memfd_secret", "io_uring_setup", "bpf"})
+    if (const auto number = syscall_number(arch, name)) writer.write_uncharged(*number, name);
+  return rules;
+}
+
 int refusal_errno(Arch arch, const seccomp_data& call) {
   if (syscall_name(arch, call.nr).empty()) return ENOSYS;
   const Action strictest = decide_alone(arch, call, {});
@@ -381,8 +412,7 @@ std::string_view refused_launch_call(const FilterSpec& spec) {
     seccomp_data call{};
     call.nr = syscall_number(spec.arch, name).value_or(-1);
     call.arch = audit_arch(spec.arch);
-    const ActionKind kind = decide(spec, call).kind;
-    if (kind != ActionKind::allow && kind != ActionKind::log) return name;
+    if (!decide(spec, call).permits()) return name;
   }
   return {};
 }

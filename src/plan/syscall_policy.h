@@ -10,6 +10,7 @@
 #include <cstdint>
 #include <span>
 #include <string_view>
+#include <vector>
 
 #include "plan/filter.h"
 #include "sys/syscalls.h"
@@ -87,6 +88,10 @@ std::span<const PolicyEntry> default_policy();
 const PolicyEntry* policy_entry(std::string_view name);
 
 FilterSpec default_filter(Arch arch, const FilterOptions& options);
+
+// What would keep a limit from binding under these options, because neither a cgroup nor a watchdog sees it: what
+// default_filter() refuses for that reason alone, and calls off our list that come to the same. None of them allows.
+std::vector<Rule> limit_rules(Arch arch, const FilterOptions& options);
 
 // The errno that a call refused by default_filter() gets; under Refusal::notify the supervisor answers with it.
 int refusal_errno(Arch arch, const seccomp_data& call);

@@ -1,9 +1,14 @@
 """What the kernel keeps for a guest and charges to nobody is refused, or bounded by another limit. The control is a box
 with a profile that allows every call: there the kernel grants it."""
 
+import json
+import os
+import re
 from pathlib import Path
 
 import pytest
+
+SOURCE = Path(__file__).resolve().parents[2] / "src"
 
 E2BIG, EPERM, ENOPROTOOPT = 7, 1, 92
 REFUSED = {
@@ -23,7 +28,7 @@ def test_guest_cannot_have(attack, allow_all, what):
     words, call, code = REFUSED[what]
     ended = attack("uncharged", *words)
     assert ended.stdout == f"refused {call} {code}\n" and ended.denied(call)
-    control = attack("uncharged", *words, options=("--seccomp", allow_all))
+    control = attack("uncharged", *words, options=("--seccomp", allow_all, "--allow-degraded", "cgroups"))
     assert control.stdout.startswith("had "), control.stdout
 
 
@@ -104,7 +109,50 @@ print(told(lambda: os.splice(file.fileno(), there, 1, 0)), told(lambda: os.sendf
 def test_what_is_under_way_keeps_nothing_that_nobody_counts(inside, allow_all, without_cgroups):
     """A byte of a file in a pipe keeps its page when the file has gone, and datagrams wait when their sender has."""
     EINVAL, ESOCKTNOSUPPORT = 22, 94
-    assert inside(UNDER_WAY, "--seccomp", allow_all).stdout == "0 0 0 0 0\n"
+    assert inside(UNDER_WAY, "--seccomp", allow_all, "--allow-degraded", "cgroups").stdout == "0 0 0 0 0\n"
     ended = inside(UNDER_WAY)
     assert ended.stdout == f"{EINVAL} {EINVAL} {ESOCKTNOSUPPORT} 0 0\n"
     assert ended.denied("socketpair")
+
+
+BEYOND = """
+import os
+def told(call):
+    try: call()
+    except OSError as error: return error.errno
+    return 0
+def park():
+    there = os.memfd_create("park")
+    for _ in range(100): os.write(there, bytes(1 << 20))
+print(told(park), told(lambda: os.sched_setaffinity(0, range(os.cpu_count()))), len(os.sched_getaffinity(0)))
+"""
+
+
+@pytest.fixture
+def like_dockers(tmp_path):
+    """A profile that lists what a program may do, as Docker's does: whatever limits the calls dodge."""
+    tmp_path.chmod(0o755)
+    listed = re.findall(r'^\{"(\w+)"', (SOURCE / "plan" / "syscall_policy.inc").read_text(), re.MULTILINE)
+    allowed = {"names": [name for name in listed if name != "clone3"], "action": "SCMP_ACT_ALLOW"}
+    absent = {"names": ["clone3"], "action": "SCMP_ACT_ERRNO", "errnoRet": 38}
+    profile = tmp_path / "profile.json"
+    profile.write_text(json.dumps({"defaultAction": "SCMP_ACT_ERRNO", "syscalls": [allowed, absent]}))
+    return profile
+
+
+def test_a_profile_takes_no_limit_away(inside, pctx, like_dockers, without_cgroups):
+    """Where limits are bound by a watchdog and by affinity, the filter is part of that."""
+    options = ["--seccomp", like_dockers, "--memory", "64M", "--cpus", "1"]
+    let_go = inside(BEYOND, *options, "--allow-degraded", "cgroups")
+    assert let_go.stdout == f"0 0 {len(os.sched_getaffinity(0))}\n", "the control: both limits are dodged"
+    limits = let_go.receipt["limits"]
+    assert limits["memory"]["by"].startswith("not bound: the profile allows ")
+    if os.cpu_count() > 1:
+        assert limits["cpus"]["by"] == "not bound: the profile allows sched_setaffinity"
+
+    ended = inside(BEYOND, *options)
+    assert ended.kind == "exited" and ended.stdout == ("1 1 1\n" if os.cpu_count() > 1 else "1 0 1\n")
+    assert "although the profile allows it" in ended.denied("memfd_create")[0]["reason"]
+    assert ended.receipt["limits"]["memory"]["by"] == "watchdog"
+    says = f"--seccomp {like_dockers}: refused although it allows them, or limits would not bind without cgroups: "
+    assert says in pctx("run", *options, "--", "true").stderr
