@@ -45,7 +45,8 @@ std::string refusal(const HostFacts& facts, const LayerInfo& entry) {
     return "not tried: it takes a user namespace";
   switch (entry.layer) {
     case Layer::subordinate_ids:
-      return facts.host.no_new_privs ? "no_new_privs is set, so that newuidmap gains no rights" : subordinate(facts);
+      return facts.host.no_set_id.empty() ? subordinate(facts)
+                                          : fmt::format("{}, so that newuidmap gains no rights", facts.host.no_set_id);
     case Layer::cgroups:
       if (!facts.host.cgroup.why_none.empty()) return facts.host.cgroup.why_none;
       break;

@@ -1,7 +1,6 @@
 // Id maps and id-mapped mounts: who the guest is on the host.
 #include <fcntl.h>
 #include <sched.h>
-#include <spawn.h>
 #include <sys/prctl.h>
 #include <sys/wait.h>
 
@@ -13,25 +12,22 @@
 #include "sys/blocked_signals.h"
 #include "sys/files.h"
 #include "sys/kernel_abi.h"
+#include "sys/process.h"
 
 namespace pctx {
 namespace {
 
 Result<void> run_helper(const char* program, pid_t pid, std::uint32_t inside, std::uint32_t outside) {
-  const std::string words[5] = {program, std::to_string(pid), std::to_string(inside), std::to_string(outside), "1"};
-  char* argv[6] = {};
-  for (int i = 0; i < 5; ++i) argv[i] = const_cast<char*>(words[i].c_str());
-  char* envp[1] = {nullptr};
-  pid_t helper = -1;
-  if (const int code = ::posix_spawn(&helper, program, nullptr, nullptr, argv, envp); code != 0)
-    return os_error(fmt::format("cannot start {}", program), code);
-  int status = 0;
-  while (::waitpid(helper, &status, 0) < 0 && errno == EINTR) {
-  }
-  if (status != 0)
-    return unavailable(fmt::format("{} refused to map id {} of this user", program, outside),
-                       "check the ranges in /etc/subuid and /etc/subgid with 'pctx-sandbox doctor'");
-  return {};
+  constexpr std::size_t kMostSaid = 4096;
+  constexpr Millis kPatience{10'000};
+  const auto ended = PCTX_TRY(sys::run_program(
+      {program, std::to_string(pid), std::to_string(inside), std::to_string(outside), "1"}, -1, kMostSaid, kPatience));
+  if (ended.status == 0) return {};
+  const std::string_view said = sys::split(ended.err, '\n').front();
+  return unavailable(
+      fmt::format("{} refused to map id {} of this user{}{}", program, outside, said.empty() ? "" : ": ", said),
+      "check the ranges in /etc/subuid and /etc/subgid with 'pctx-sandbox doctor'; if they are right, the caller may "
+      "lack the rights that set-id programs need");
 }
 
 // Shares our memory, and is killed before it is gone.

@@ -100,7 +100,7 @@ ProbedLayer probe_layer(Layer layer, const HostFeatures& host) {
     case Layer::landlock:
       return {host.landlock_abi > 0, ENOSYS};
     case Layer::subordinate_ids:
-      return {host.privileged || (host.subuid && host.subgid && host.id_helpers && !host.no_new_privs), ENOENT};
+      return {host.privileged || (host.subuid && host.subgid && host.id_helpers && host.no_set_id.empty()), ENOENT};
     case Layer::cgroups:
       return {host.cgroup.version != CgroupVersion::none || host.cgroup.ask_systemd, EACCES};
     case Layer::apparmor:

@@ -289,12 +289,9 @@ void add_ids(std::vector<Remedy>& list, const HostFacts& facts) {
   // Without an account to look at, nothing can be said of its ids, only of the helpers that every user needs.
   if (facts.any_user && facts.host.id_helpers) return;
   Remedy remedy{"subordinate-ids", false, Doer::setup, "", {}};
-  if (facts.host.id_helpers && facts.host.subuid && facts.host.subgid && facts.host.no_new_privs) {
+  if (facts.host.id_helpers && facts.host.subuid && facts.host.subgid && !facts.host.no_set_id.empty()) {
     remedy.doer = Doer::caller;
-    remedy.why =
-        "no_new_privs is set for this process (NoNewPrivileges= of a service, no-new-privileges of a container), so "
-        "that "
-        "newuidmap gains no rights";
+    remedy.why = fmt::format("{}, so that newuidmap gains no rights", facts.host.no_set_id);
   }
   if (!facts.host.id_helpers) {
     remedy.why = "newuidmap and newgidmap are not installed";

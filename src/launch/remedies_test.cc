@@ -269,13 +269,13 @@ TEST(Remedies, rootless_without_subordinate_ids_gets_a_free_range) {
 
 TEST(Remedies, subordinate_ids_that_no_new_privs_makes_useless_are_nothing_for_setup) {
   HostFacts facts = everything();
-  facts.host.no_new_privs = true;
+  facts.host.no_set_id = "no_new_privs is set for the caller";
   refuse(facts, {Layer::subordinate_ids}, ENOENT);
   const auto list = remedies(facts);
   ASSERT_EQ(list.size(), 1U);
   EXPECT_EQ(list[0].doer, Doer::caller);
   EXPECT_FALSE(list[0].blocks);
-  EXPECT_TRUE(has(list[0].why, "no_new_privs"));
+  EXPECT_TRUE(has(list[0].why, "no_new_privs is set for the caller, so that newuidmap gains no rights"));
   EXPECT_TRUE(list[0].steps.empty());
 }
 

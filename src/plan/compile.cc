@@ -54,8 +54,8 @@ void plan_ids(Plan& plan, const HostFeatures& host, const CompileInputs& inputs)
     why = "no subordinate ids for this user in /etc/subuid and /etc/subgid";
   else if (!host.id_helpers)
     why = "newuidmap and newgidmap are not installed";
-  else if (host.no_new_privs)
-    why = "no_new_privs is set for the caller, so that newuidmap and newgidmap gain no rights";
+  else if (!host.no_set_id.empty())
+    why = fmt::format("{}, so that newuidmap and newgidmap gain no rights", host.no_set_id);
   if (why.empty() && !(why = why_caller(plan, inputs)).empty())
     hint = "lend with --ro what everybody may read, or start it as root, who can have both";
   if (why.empty()) {

@@ -167,9 +167,9 @@ TEST(Compile, subordinate_ids_are_used_when_there) {
   const auto plan = compile({}, host, {.instance = 5});
   EXPECT_EQ(plan->ids.host_uid, 100005U);
   EXPECT_TRUE(plan->ids.by_helper);
-  host.no_new_privs = true;
+  host.no_set_id = "somebody took it";
   EXPECT_EQ(compile({}, host, {})->ids.host_uid, 1000U) << "newuidmap gains no rights then";
-  host.no_new_privs = false;
+  host.no_set_id = "";
   Policy lends;
   lends.mnt = "/data";
   const auto writing = compile(lends, host, {.mnt = LentPath{"/data", true, 1000, 1000, 0700}});

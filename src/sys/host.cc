@@ -68,6 +68,17 @@ std::vector<HostPath> probe_system() {
   return found;
 }
 
+// Whoever starts us may have taken from set-id programs what they are for; their mode does not show it.
+std::string why_no_set_id() {
+  if (::prctl(PR_GET_NO_NEW_PRIVS, 0, 0, 0, 0) == 1)
+    return "no_new_privs is set for the caller (NoNewPrivileges= of a service, no-new-privileges of a container)";
+  for (const unsigned capability : {CAP_SETUID, CAP_SETGID})
+    if (::prctl(PR_CAPBSET_READ, capability, 0, 0, 0) == 0)
+      return "CAP_SETUID or CAP_SETGID is out of the caller's bounding set (CapabilityBoundingSet= of a service, "
+             "--cap-drop of a container)";
+  return "";
+}
+
 }  // namespace
 
 std::optional<HostAccount> find_account(uid_t uid) {
@@ -333,7 +344,7 @@ HostFeatures probe_host(const CgroupHost* known) {
     host.subgid = subordinate_range("/etc/subgid", account);
     const char* own = std::getenv(kOwnUidVariable);
     host.own_uid = own != nullptr ? own : "";
-    host.no_new_privs = ::prctl(PR_GET_NO_NEW_PRIVS, 0, 0, 0, 0) == 1;
+    host.no_set_id = why_no_set_id();
   }
   host.system = probe_system();
   if (!host.kernel_at_least(5, 12)) host.mount_points = mount_points();

@@ -57,7 +57,7 @@ struct HostFeatures {
   std::optional<IdRange> subuid, subgid;
   std::string own_uid;  // in a container of ours: what its user is on the host, where that is nobody else; else empty
   bool id_helpers = false;       // newuidmap and newgidmap are installed
-  bool no_new_privs = false;     // on the caller already: set-id programs such as those two gain nothing
+  std::string no_set_id;         // why set-id programs such as those two give the caller no rights; empty: they do
   std::vector<HostPath> system;  // the candidates of `system_candidates`, in that order, absent ones left out
   std::string attach_point;      // an existing directory on which the new root is mounted before the pivot
   std::string timezone;          // the caller's TZ where it is the name of a zone, else empty

@@ -3,6 +3,7 @@
 import json
 import os
 import platform
+import pwd
 import subprocess
 import time
 from pathlib import Path
@@ -192,6 +193,26 @@ def test_precedence_of_the_caller_is_not_passed_on(inside, outside):
 def test_guest_cannot_get_user_namespaces_by_any_limit(inside):
     code = "print(open('/proc/sys/user/max_user_namespaces').read().strip())"
     assert inside(code).stdout == "0\n"
+
+
+@pytest.mark.root_only  # an ordinary user cannot drop from its bounding set
+def test_caller_with_an_empty_bounding_set_gets_a_box_and_is_told_what_it_costs(sandbox_bin, outside):
+    """Services with CapabilityBoundingSet= and containers without capabilities are such callers, too."""
+    try:
+        user = pwd.getpwnam("pctx-test")
+    except KeyError:
+        pytest.skip("needs the account pctx-test, which 'make test' makes")
+    someone = ["setpriv", "--reuid", str(user.pw_uid), "--regid", str(user.pw_gid), "--clear-groups"]
+    run = [sandbox_bin, "run", "--json", "--", "true"]
+    whole, emptied = (outside([*someone, *more, *run]) for more in ([], ["--bounding-set", "-all"]))
+    assert whole.returncode == emptied.returncode == 0, emptied
+    assert "newuidmap:" not in emptied.stderr
+    layer = json.loads(emptied.stdout)["receipt"]["layers"]["subordinate-ids"]
+    assert not layer["on"], layer
+    if json.loads(whole.stdout)["receipt"]["layers"]["subordinate-ids"]["on"]:
+        assert "bounding set" in layer["detail"], layer
+        told = outside([*someone, "--bounding-set", "-all", sandbox_bin, "doctor"]).stdout
+        assert "bounding set" in told, told
 
 
 @pytest.mark.rootless_only
