@@ -45,7 +45,32 @@ constexpr std::array kSystemCandidates{
     "/etc/pki/ca-trust/extracted",
     "/etc/crypto-policies",
     "/etc/fonts",
+    "/etc/mime.types",
+    "/etc/manpath.config",
+    "/etc/groff",
 };
+
+// Debian's Java reads its settings through links from /usr/lib/jvm/java-17-openjdk-amd64 into /etc/java-17-openjdk.
+// What is installed says which: /etc holds hundreds of names.
+std::vector<std::string> java_settings() {
+  constexpr const char* kJava = "/usr/lib/jvm";
+  constexpr std::size_t kMost = 8;  // each is a mount
+  std::vector<std::string> found;
+  DIR* folder = ::opendir(kJava);
+  if (folder == nullptr) return found;
+  while (const dirent* entry = ::readdir(folder)) {
+    const std::string_view name = entry->d_name;
+    constexpr std::string_view kKind = "-openjdk-";
+    const std::size_t kind = name.find(kKind);
+    if (!name.starts_with("java-") || kind == name.npos || entry->d_type == DT_LNK) continue;
+    std::string path = fmt::format("/etc/{}", name.substr(0, kind + kKind.size() - 1));
+    if (std::ranges::find(found, path) == found.end()) found.push_back(std::move(path));
+  }
+  ::closedir(folder);
+  std::ranges::sort(found);  // whatever order the folder has
+  if (found.size() > kMost) found.resize(kMost);
+  return found;
+}
 
 std::string link_target(const char* path) {
   std::array<char, 4096> buffer;
@@ -55,16 +80,18 @@ std::string link_target(const char* path) {
 
 std::vector<HostPath> probe_system() {
   std::vector<HostPath> found;
-  for (const char* path : kSystemCandidates) {
+  const auto look = [&](const char* path) {
     struct stat status {};
-    if (::lstat(path, &status) != 0) continue;
+    if (::lstat(path, &status) != 0) return;
     if (S_ISLNK(status.st_mode))
       found.push_back({path, PathKind::link, link_target(path)});
     else if (S_ISDIR(status.st_mode))
       found.push_back({path, PathKind::directory, ""});
     else if (S_ISREG(status.st_mode))
       found.push_back({path, PathKind::file, ""});
-  }
+  };
+  for (const char* path : kSystemCandidates) look(path);
+  for (const std::string& path : java_settings()) look(path.c_str());
   return found;
 }
 

@@ -2,6 +2,8 @@
 
 import os
 import shutil
+import subprocess
+from pathlib import Path
 
 import pytest
 
@@ -127,6 +129,41 @@ def test_node_runs(report):
     assert ended["stdout"].startswith("0 z"), ended["stderr"]
     # libuv asks for io_uring and goes on without it.
     assert {denial["syscall"] for denial in ended["receipt"]["denials"]} <= {"io_uring_setup"}
+
+
+def test_java_compiles_and_runs(report, tmp_path):
+    """Debian's reads its settings through links into /etc/java-*-openjdk."""
+    need("java")
+    tmp_path.chmod(0o755)
+    (tmp_path / "H.java").write_text(
+        "import java.security.*; public class H { public static void main(String[] a) throws Exception {"
+        ' new SecureRandom().nextInt(); MessageDigest.getInstance("SHA-256"); System.out.println("ran"); } }'
+    )
+    for java in {"java", *map(str, Path("/usr/lib/jvm").glob("java-*-openjdk-*/bin/java"))}:
+        compiler = Path(os.path.realpath(shutil.which(java) or java)).with_name("javac")
+        if not compiler.exists():
+            pytest.skip(f"needs the compiler beside {java}")
+        ended = report("--pids", "256", "--memory", "2G", "--ro", f"{tmp_path}:/h", "--", java, "/h/H.java")
+        assert (ended["status"], ended["stdout"]) == (0, "ran\n"), ended["stderr"]
+
+
+SETTINGS = {
+    "types of files": ("/etc/mime.types", ["cat", "/etc/mime.types"]),
+    "pages of the manual": ("/etc/manpath.config", ["man", "-w"]),
+    "macros of groff": ("/etc/groff", ["ls", "-R", "/etc/groff"]),
+}
+
+
+@pytest.mark.parametrize("what", SETTINGS)
+def test_settings_that_programs_read(report, what):
+    file, command = SETTINGS[what]
+    if not os.path.exists(file):
+        pytest.skip(f"needs {file}, which this host has not")
+    need(command[0])
+    path = {"PATH": "/usr/bin:/bin"}  # of which man makes its own
+    outside = subprocess.run(command, capture_output=True, text=True, env=path)
+    ended = report("--env", "PATH=/usr/bin:/bin", "--", *command)
+    assert (ended["status"], ended["stdout"], ended["stderr"]) == (0, outside.stdout, outside.stderr)
 
 
 def test_virtual_environment(report):
