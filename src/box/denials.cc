@@ -53,10 +53,13 @@ void DenialBook::add(Denial refused) {
       ++known.count;
       return;
     }
-  if (kinds_.size() < kMaxKinds)
+  const auto of_call = std::ranges::count(kinds_, refused.syscall, &Denial::syscall);
+  if (kinds_.size() < kMaxKinds && static_cast<std::size_t>(of_call) < kMaxOfCall) {
     kinds_.push_back(std::move(refused));
-  else
-    ++left_out_;
+    return;
+  }
+  ++left_out_;
+  if (left_out_of_.size() < kMaxKinds || left_out_of_.contains(refused.syscall)) ++left_out_of_[refused.syscall];
 }
 
 bool DenialBook::grant_shared(std::uint64_t bytes, std::uint64_t allowance) {

@@ -48,6 +48,7 @@ class Pace {
 class DenialBook {
  public:
   static constexpr std::size_t kMaxKinds = 64;
+  static constexpr std::size_t kMaxOfCall = 8;  // or one call with ever new paths would keep the others out
 
   void add(Denial refused);
   // Writes it down if all that was granted stays within the allowance.
@@ -55,12 +56,15 @@ class DenialBook {
   bool grant_filter() { return filters_ < kMostFilters && ++filters_ > 0; }
   std::uint64_t shared() const { return shared_; }  // memory that was granted, see shared_allowance()
   const std::vector<Denial>& kinds() const { return kinds_; }
-  std::uint64_t left_out() const { return left_out_; }  // refusals of kinds that came when it was full
+  // Refusals of kinds that came when it was full, or full of their call; and whose they were.
+  std::uint64_t left_out() const { return left_out_; }
+  const std::map<std::string, std::uint64_t>& left_out_of() const { return left_out_of_; }
   Pace& pace() { return pace_; }
 
  private:
   std::vector<Denial> kinds_;
   std::uint64_t left_out_ = 0;
+  std::map<std::string, std::uint64_t> left_out_of_;  // by call; of no more calls than kMaxKinds
   std::uint64_t shared_ = 0;
   unsigned filters_ = 0;
   Pace pace_;

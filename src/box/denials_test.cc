@@ -27,12 +27,25 @@ TEST(DenialBook, one_kind_is_one_entry) {
 
 TEST(DenialBook, says_how_many_it_left_out) {
   DenialBook book;
-  for (std::size_t i = 0; i < DenialBook::kMaxKinds + 5; ++i) book.add({"mount", std::to_string(i), "EPERM", ""});
+  for (std::size_t i = 0; i < DenialBook::kMaxKinds + 5; ++i) book.add({std::to_string(i), "/a", "EPERM", ""});
   EXPECT_EQ(book.kinds().size(), DenialBook::kMaxKinds);
   EXPECT_EQ(book.left_out(), 5u);
-  book.add({"mount", "0", "EPERM", ""});
+  book.add({"0", "/a", "EPERM", ""});
   EXPECT_EQ(book.kinds()[0].count, 2u) << "kinds that are listed are counted on";
   EXPECT_EQ(book.left_out(), 5u);
+}
+
+TEST(DenialBook, one_call_leaves_room_for_the_others) {
+  DenialBook book;
+  for (int i = 0; i < 200; ++i) book.add({"chroot", std::to_string(i), "EPERM", ""});
+  for (const char* call : {"mount", "ptrace"}) book.add({call, "", "EPERM", ""});
+  EXPECT_EQ(book.kinds().size(), DenialBook::kMaxOfCall + 2);
+  EXPECT_EQ(book.kinds().back().syscall, "ptrace");
+  EXPECT_EQ(book.left_out(), 200 - DenialBook::kMaxOfCall);
+  EXPECT_EQ(book.left_out_of().size(), 1u);
+  EXPECT_EQ(book.left_out_of().at("chroot"), 200 - DenialBook::kMaxOfCall);
+  for (int i = 0; i < 1000; ++i) book.add({std::to_string(i), "", "EPERM", ""});
+  EXPECT_LE(book.left_out_of().size(), DenialBook::kMaxKinds) << "numbers without a name are many";
 }
 
 TEST(DenialBook, grants_no_more_than_the_allowance) {

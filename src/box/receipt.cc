@@ -67,6 +67,8 @@ OrderedJson receipt_json(const Receipt& receipt) {
                                {"reason", denial.reason},
                                {"count", denial.count}});
   json["denials_left_out"] = receipt.denials.left_out();
+  json["denials_left_out_of"] = OrderedJson::object();
+  for (const auto& [call, count] : receipt.denials.left_out_of()) json["denials_left_out_of"][call] = count;
   json["denials_recorded"] = receipt.denials_recorded;
   if (receipt.network) json["network"] = connections_json(*receipt.network, receipt.attempts_recorded);
   return json;

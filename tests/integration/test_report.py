@@ -178,11 +178,16 @@ def test_denials_are_explained(report):
 
 
 def test_a_full_list_of_denials_says_how_many_are_left_out(report):
-    code = "import os\nfor n in range({}):\n try: os.chroot(f'/{{n % 70}}')\n except OSError: pass"
-    receipt = report("--", "python3", "-c", code.format(140))["receipt"]
-    assert [denial["count"] for denial in receipt["denials"]] == [2] * 64 and receipt["denials_left_out"] == 12
-    receipt = report("--", "python3", "-c", code.format(64))["receipt"]
-    assert len(receipt["denials"]) == 64 and receipt["denials_left_out"] == 0
+    code = (
+        "import os, ctypes\nfor n in range({}):\n try: os.chroot(f'/{{n % 10}}')\n except OSError: pass\n"
+        "ctypes.CDLL(None).swapoff(b'/after')"
+    )
+    receipt = report("--", "python3", "-c", code.format(20))["receipt"]
+    assert [denial["count"] for denial in receipt["denials"]] == [2] * 8 + [1]
+    assert receipt["denials"][-1]["syscall"] == "swapoff", "what comes after is named"
+    assert (receipt["denials_left_out"], receipt["denials_left_out_of"]) == (4, {"chroot": 4})
+    receipt = report("--", "python3", "-c", code.format(8))["receipt"]
+    assert len(receipt["denials"]) == 9 and (receipt["denials_left_out"], receipt["denials_left_out_of"]) == (0, {})
 
 
 @pytest.mark.rootless_only
