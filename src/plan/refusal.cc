@@ -43,7 +43,7 @@ std::string our_reason(const Plan& plan, const seccomp_data& call) {
   if (!accounted(plan) && is_refused_as_unaccounted(kHostArch, call))
     return fmt::format("{}, and here it is not: {}; pctx-sandbox doctor tells what would help", entry->reason,
                        plan.cgroup.why_none);
-  return std::string{entry->reason};
+  return plan.profile ? std::string{entry->reason} : fmt::format("{}; --seccomp FILE replaces our list", entry->reason);
 }
 
 }  // namespace

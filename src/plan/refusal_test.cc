@@ -36,6 +36,17 @@ TEST(Refusal, our_list_gives_its_reason) {
   EXPECT_NE(clone.reason.find("any flag that makes a namespace is refused"), std::string::npos);
 }
 
+TEST(Refusal, a_reason_says_what_would_help) {
+  Plan plan;
+  plan.cgroup.version = CgroupVersion::v2;
+  for (const auto& call : {named_call("socket", {16, 3, 0}), named_call("chmod", {0, 04755}), named_call("setns"),
+                           named_call("mknodat", {0, 0, 020666}), named_call("ioctl", {0, 0x5412})}) {
+    const std::string reason = answer_refusal(plan, call).reason;
+    EXPECT_TRUE(reason.ends_with("; --seccomp FILE replaces our list")) << reason;
+    EXPECT_EQ(reason.find("goes anywhere"), std::string::npos) << reason;
+  }
+}
+
 TEST(Refusal, filters_beyond_those_of_a_run_are_told_their_number) {
   Plan plan;
   EXPECT_NE(answer_refusal(plan, named_call("seccomp", {1})).reason.find("64 filters"), std::string::npos);
