@@ -384,8 +384,9 @@ Result<OciProfile> read_oci_profile(std::string_view text, const OciProfileOptio
   }
   std::stable_sort(spec.rules.begin(), spec.rules.end(),
                    [](const Rule& a, const Rule& b) { return leniency(a) < leniency(b); });
-  if (const auto call = refused_launch_call(spec); !call.empty()) {
-    return usage_error(fmt::format("it refuses {}, without which no guest can be started", call), "allow it");
+  if (const auto calls = refused_launch_calls(spec); !calls.empty()) {
+    return usage_error(fmt::format("it refuses {}, without which no guest can be started", fmt::join(calls, ", ")),
+                       calls.size() == 1 ? "allow it" : "allow them");
   }
   return profile;
 }

@@ -241,7 +241,11 @@ TEST(OciProfile, complaints_name_the_place) {
 
 TEST(OciProfile, documents_that_are_no_profile_are_refused) {
   EXPECT_EQ(complaint(payload("broken_unfinished.json")), "not valid JSON at line 2, column 1");
-  EXPECT_EQ(complaint(payload("broken_no_exec.json")), "it refuses execve, without which no guest can be started");
+  EXPECT_EQ(complaint(payload("broken_no_exec.json")),
+            "it refuses execve, execveat, exit_group, without which no guest can be started");
+  EXPECT_EQ(complaint(R"({"defaultAction": "SCMP_ACT_ERRNO", "syscalls": [
+      {"names": ["read", "write", "close", "execve", "exit_group"], "action": "SCMP_ACT_ALLOW"}]})"),
+            "it refuses sendmsg, execveat, without which no guest can be started");
   EXPECT_NE(complaint(""), "");
   EXPECT_NE(complaint("[]"), "");
   EXPECT_NE(complaint("{}").find("has no defaultAction"), std::string::npos);

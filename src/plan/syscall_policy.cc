@@ -406,15 +406,16 @@ bool is_refused_as_unaccounted(Arch arch, const seccomp_data& call) {
              ActionKind::allow;
 }
 
-std::string_view refused_launch_call(const FilterSpec& spec) {
+std::vector<std::string_view> refused_launch_calls(const FilterSpec& spec) {
+  std::vector<std::string_view> refused;
   // In the order of use: hand the listener over, close, report a failure, become the guest, or leave.
   for (const std::string_view name : {"sendmsg", "close", "write", "execve", "execveat", "exit_group"}) {
     seccomp_data call{};
     call.nr = syscall_number(spec.arch, name).value_or(-1);
     call.arch = audit_arch(spec.arch);
-    if (!decide(spec, call).permits()) return name;
+    if (!decide(spec, call).permits()) refused.push_back(name);
   }
-  return {};
+  return refused;
 }
 
 }  // namespace pctx

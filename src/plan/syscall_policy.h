@@ -100,8 +100,8 @@ bool sets_filter(Arch arch, const seccomp_data& call);
 // A call that is refused for no other reason than that no cgroup charges the memory.
 bool is_refused_as_unaccounted(Arch arch, const seccomp_data& call);
 
-// The first call that the launcher or our init makes after the filter is in place, and that `spec` would not let pass;
-// empty if all do. With such a filter no guest can start.
-std::string_view refused_launch_call(const FilterSpec& spec);
+// The calls that the launcher or our init makes after the filter is in place, and that `spec` would not let pass. With
+// such a filter no guest can start.
+std::vector<std::string_view> refused_launch_calls(const FilterSpec& spec);
 
 }  // namespace pctx
