@@ -69,6 +69,8 @@ constexpr std::uint64_t kInit = 1, kPrioProcess = 0, kIoprioProcess = 1;
 constexpr std::uint64_t kMpolWithoutNodes = 5;  // of MPOL_PREFERRED and MPOL_LOCAL, the bits; MPOL_DEFAULT has none
 // FS_IOC_SET_ENCRYPTION_POLICY, FS_IOC_ADD_ENCRYPTION_KEY, FS_IOC_REMOVE_ENCRYPTION_KEY, the same for all users
 constexpr std::array<std::uint64_t, 4> kEncryption{0x800c'6613, 0xc050'6617, 0xc040'6618, 0xc040'6619};
+// FS_IOC_GETFSUUID, FS_IOC_GETFSSYSFSPATH, EXT4_IOC_GETFSUUID, BTRFS_IOC_DEV_INFO
+constexpr std::array<std::uint64_t, 4> kHostDisks{0x8011'1500, 0x8081'1501, 0x8008'662c, 0xd000'941e};
 constexpr std::uint64_t kFSetPipeSize = 1031, kFSetLease = 1024, kFNotify = 1026, kFOfdSetLock = 37,
                         kFOfdSetLockWait = 38;
 constexpr std::uint64_t kCloseRangeUnshare = 2;
@@ -147,6 +149,8 @@ class RuleWriter {
         for (const auto request : {kTiocsti, kTioclinux, kTioccons, kTiocsetd}) refuse({is(1, request)});
         // Keys of a file system that encrypts outlive the box, and count for whoever lent the folder.
         for (const auto request : kEncryption) refuse({is(1, request)});
+        // What disk of the host a lent file lies on, by name or number. Older kernels have no such requests.
+        for (const auto request : kHostDisks) add(refusal(ENOTTY), {is(1, request)});
         return allow();
       case prctl_option:
         return write_prctl();

@@ -34,7 +34,7 @@ enum class Condition : std::uint8_t {
   socketpair_kind,     // unix; datagrams if memory is accounted
   socket_option,       // not TCP_ULP, no program, nothing that holds memory; sizes of buffers are answered as done
   socket_answer,       // not TCP_ZEROCOPY_RECEIVE
-  ioctl_request,       // not those that reach out of a terminal; no keys of file systems
+  ioctl_request,       // not those that reach out of a terminal or name a disk; no keys of file systems
   prctl_option,        // known and harmless options
   personality_value,   // plain Linux, with and without UNAME26 and SHORT_INODE
   open_mode,           // no set-id bits on a new file; flags are argument 1

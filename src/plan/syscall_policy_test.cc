@@ -224,6 +224,12 @@ TEST(SyscallPolicy, requests_of_terminals_and_for_keys_are_refused_by_their_low_
     EXPECT_EQ(guest.answer("ioctl", {0, request}), fails_with(EPERM)) << request;
     EXPECT_EQ(guest.answer("ioctl", {0, request | kUpper}), fails_with(EPERM)) << request;
   }
+  // Newer than most headers: FS_IOC_GETFSUUID, FS_IOC_GETFSSYSFSPATH, EXT4_IOC_GETFSUUID, BTRFS_IOC_DEV_INFO.
+  for (const std::uint64_t request :
+       Values{_IOR(0x15, 0, char[17]), _IOR(0x15, 1, char[129]), _IOR('f', 44, char[8]), _IOWR(0x94, 30, char[4096])}) {
+    EXPECT_EQ(guest.answer("ioctl", {0, request}), fails_with(ENOTTY)) << request;
+    EXPECT_EQ(guest.answer("ioctl", {0, request | kUpper}), fails_with(ENOTTY)) << request;
+  }
   for (const std::uint64_t request : Values{TCGETS, TIOCGWINSZ, FIONREAD, FIONBIO, TIOCSCTTY, TIOCSPGRP, FIOCLEX}) {
     EXPECT_EQ(guest.answer("ioctl", {0, request}), kAllow) << request;
   }

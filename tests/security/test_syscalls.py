@@ -205,6 +205,25 @@ def test_personality_cannot_be_changed(inside):
     assert inside(code).stdout == "-1 1\n0\n"
 
 
+DISK = """
+import ctypes, os
+libc = ctypes.CDLL(None, use_errno=True)
+usr = os.open("/usr/bin", os.O_RDONLY)
+def told(request):
+    said = ctypes.create_string_buffer(256)
+    ctypes.set_errno(0)
+    return (libc.ioctl(usr, ctypes.c_ulong(request), said), ctypes.get_errno())
+print(*told(0x80811501), *told(0x80111500))  # FS_IOC_GETFSSYSFSPATH, FS_IOC_GETFSUUID
+"""
+
+
+def test_guest_is_not_told_on_which_disk_of_the_host_a_file_lies(inside, outside):
+    """The first answers "ext4/vda"."""
+    if "25" in outside(DISK).stdout.split():
+        pytest.skip("needs Linux 6.9, and a file system that tells which disk it is on")
+    assert inside(DISK).stdout == "-1 25 -1 25\n"
+
+
 # Calls that are refused for one of their arguments: what each would do, and the same call with a harmless one.
 ARGUMENTS = """
 import ctypes, os
