@@ -414,6 +414,8 @@ Result<Ending> Supervisor::finish() {
   raw_.leave();
   const bool has_cgroup = plan_.cgroup.version != CgroupVersion::none;
   const CgroupUsage cgroup = ended_ ? cgroup_usage_ : cgroup_.usage();
+  // Seldom said by the guest itself, which fails for it; of one that does not, nobody asks.
+  if (!ended_ || verdict_.wait_status != 0) ending.receipt.processes_refused = cgroup_.refused_processes();
   janitor_.release();
   auto removed = cgroup_.remove();
   janitor_.dismiss();

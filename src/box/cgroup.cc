@@ -254,6 +254,12 @@ std::optional<std::uint64_t> BoxCgroup::processes() const {
   return pids != nullptr ? number(pids->directory.get(), "pids.current") : std::nullopt;
 }
 
+std::uint64_t BoxCgroup::refused_processes() const {
+  const Part* pids = part(version_ == CgroupVersion::v2 ? "" : "pids");
+  if (pids == nullptr) return 0;
+  return keyed(sys::try_read_file("pids.events", 256, pids->directory.get()).value_or(""), "max");
+}
+
 std::optional<std::uint64_t> BoxCgroup::memory() const {
   if (parts_.empty()) return std::nullopt;
   return number(parts_[0].directory.get(), version_ == CgroupVersion::v2 ? "memory.current" : "memory.usage_in_bytes");

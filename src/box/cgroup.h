@@ -50,6 +50,7 @@ class BoxCgroup {
   CgroupUsage usage() const;
   bool counts_cpu() const;
   std::optional<std::uint64_t> processes() const;  // at this moment, each thread for one
+  std::uint64_t refused_processes() const;         // for want of room, since the box was made
   std::optional<std::uint64_t> memory() const;     // at this moment
   void kill() const;
   // Removes what no process is in, without waiting.

@@ -59,6 +59,8 @@ OrderedJson receipt_json(const Receipt& receipt) {
                    {"stdout_bytes", usage.stdout_bytes},
                    {"stderr_bytes", usage.stderr_bytes}};
   json["truncated"] = receipt.truncated;
+  json["limits_reached"] = OrderedJson::object();
+  if (receipt.processes_refused > 0) json["limits_reached"]["pids"] = receipt.processes_refused;
   json["denials"] = OrderedJson::array();
   for (const Denial& denial : receipt.denials.kinds())
     json["denials"].push_back({{"syscall", denial.syscall},

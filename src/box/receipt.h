@@ -29,7 +29,8 @@ struct Receipt {
   std::array<LayerState, kLayers.size()> layers;
   std::vector<LimitBinding> limits;
   Usage usage;
-  bool truncated = false;  // output beyond the limit was cut off
+  bool truncated = false;               // output beyond the limit was cut off
+  std::uint64_t processes_refused = 0;  // by the process limit, where a cgroup counts; of a guest that failed
   DenialBook denials;
   bool denials_recorded = true;
   std::optional<NetworkRecord> network;  // with an allow-list

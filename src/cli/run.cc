@@ -61,6 +61,8 @@ std::string refused_meanwhile(const DenialBook& book) {
                      more == 0 ? "" : fmt::format(" and {} more", more));
 }
 
+std::string times(std::uint64_t count) { return count == 1 ? "once" : fmt::format("{} times", count); }
+
 // A caller that is killed takes its box along: ours ends with us.
 Result<void> die_with_parent() {
   const pid_t parent = ::getppid();
@@ -110,6 +112,9 @@ Result<int> run(const RunArguments& arguments, int report) {
   const bool failed = ending.outcome.kind == OutcomeKind::exited && ending.outcome.exit_code != 0;
   if (failed && !arguments.quiet && !arguments.json && report < 0)
     if (const std::string refused = refused_meanwhile(ending.receipt.denials); !refused.empty()) say(refused);
+  if (failed && !arguments.quiet && !arguments.json && report < 0 && ending.receipt.processes_refused > 0)
+    say(fmt::format("limit {} (--pids) was reached: a process or thread more was refused {}",
+                    prepared.plan.policy.limits.pids, times(ending.receipt.processes_refused)));
   if (failed && !arguments.quiet)
     if (const auto lacking = own_path_of(arguments.command, prepared.plan)) say(lacking->sentence());
   if (ending.receipt.network && !ending.receipt.attempts_recorded && !arguments.quiet)

@@ -12,6 +12,7 @@ namespace {
 // Descriptors parked in sockets count for their user on the whole host: what a guest with the caller's uid parks, the
 // caller cannot send any more once it is more than its own limit, which is 1024 on most hosts.
 constexpr std::uint64_t kMostSharedFiles = 512;
+constexpr std::uint64_t kAboveCgroup = 8;      // processes: the two do not count quite the same ones
 constexpr std::uint64_t kCpuPeriod = 100'000;  // microseconds; the kernel's own default
 
 constexpr const char* kCgroupFix =
@@ -169,7 +170,9 @@ Result<void> plan_limits(Plan& plan, const HostFeatures& host) {
       {RLIMIT_RTPRIO, 0, "rtprio"},
       {RLIMIT_STACK, 8_MiB, "stack"},
   };
-  if (host.kernel_at_least(5, 14)) plan.rlimits.push_back({RLIMIT_NPROC, limits.pids + 1, "nproc"});
+  // Where there is a cgroup, it is the one to refuse, since it counts how often.
+  const std::uint64_t most = limits.pids + (cgroups ? kAboveCgroup : 1);
+  if (host.kernel_at_least(5, 14)) plan.rlimits.push_back({RLIMIT_NPROC, most, "nproc"});
   if (limits.cpu_time)
     plan.rlimits.push_back({RLIMIT_CPU, static_cast<rlim_t>((limits.cpu_time->count() + 1999) / 1000), "cpu"});
 

@@ -7,6 +7,7 @@ import subprocess
 import pytest
 
 KEYS = {"layers", "limits", "usage", "truncated", "denials", "denials_left_out", "denials_recorded"}
+KEYS |= {"denials_left_out_of", "limits_reached"}
 
 
 def test_json_holds_output_outcome_and_receipt(report):

@@ -276,6 +276,28 @@ def test_a_guest_that_fails_is_told_of_with_what_it_was_refused(pctx, tmp_path):
     assert "refused meanwhile" not in pctx("run", "--", "sh", "-c", "exit 1").stderr
 
 
+CROWD = """
+import os, sys, time
+try:
+    for _ in range(9):
+        if os.fork() == 0: time.sleep(1000)
+except BlockingIOError: sys.exit(int(sys.argv[1]))
+"""
+
+
+def test_a_guest_that_fails_for_want_of_processes_is_told_the_limit(pctx, report, layers, skip_unless, tmp_path):
+    skip_unless(layers["cgroups"]["on"], "a host that lends cgroups, which count refused processes")
+    command = ["--pids", "5", "--", "python3", "-c", CROWD]
+    done = pctx("run", *command, "3")
+    says = "pctx-sandbox: limit 5 (--pids) was reached: a process or thread more was refused once"
+    assert done.returncode == 3 and done.stderr.splitlines()[-1] == says, done.stderr
+    for words in (["-q"], ["--report", str(tmp_path / "r.json")]):
+        assert "was reached" not in pctx("run", *words, *command, "3").stderr
+    assert "was reached" not in pctx("run", *command, "0").stderr, "it has not failed"
+    assert report(*command, "3")["receipt"]["limits_reached"] == {"pids": 1}
+    assert report("--", "false")["receipt"]["limits_reached"] == {}
+
+
 RESULT = ["--changed", "--json", "--report", "--print-policy", "--quiet", "-q", "--die-with-parent"]
 
 
