@@ -261,7 +261,7 @@ def staged_for(user: pwd.struct_passwd):
     stage = Path(tempfile.mkdtemp(prefix="pctx-tests-", dir="/var/tmp"))
     try:
         os.chmod(stage, 0o755)
-        for part in ("tests", "python", "examples", "packaging", "docs"):
+        for part in ("tests", "python", "examples", "packaging", "docs", "src"):
             if (TREE / part).is_dir():
                 shutil.copytree(TREE / part, stage / part, ignore=shutil.ignore_patterns("__pycache__"))
         shutil.copy(TREE / "README.md", stage)

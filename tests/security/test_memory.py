@@ -298,7 +298,7 @@ def test_a_wait_for_an_exec_hides_no_copy(inside):
     assert inside(SPAWNS.format(size=80, copies=1), "--memory", "256M").stdout == "0\n"
 
 
-COPIES = """
+COPIES_BESIDE = """
 import os, subprocess, sys, time
 if sys.argv[1:]: subprocess.Popen(sys.argv[1:])
 time.sleep(1)
@@ -315,7 +315,7 @@ print("survived")
 def test_a_process_that_lets_nobody_look_hides_no_other(inside, mapping_holder):
     """What processes share is read from their mappings, and the kernel makes whoever reads wait while they change."""
     holder = ["--ro", f"{mapping_holder}:/holder"]
-    code = ["python3", "-c", COPIES, "/holder", "60", "6"]
+    code = ["python3", "-c", COPIES_BESIDE, "/holder", "60", "6"]
     assert inside(code, *holder, "--memory", "128M", "--timeout", "60s").kind == "out_of_memory"
     assert inside(code, *holder, "--memory", "2G", "--timeout", "60s").stdout.endswith("survived\n")
 
