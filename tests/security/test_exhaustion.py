@@ -2,6 +2,7 @@
 
 import json
 import os
+import resource
 import subprocess
 
 import pytest
@@ -161,11 +162,11 @@ def test_guest_with_the_callers_uid_cannot_park_the_callers_descriptors(sandbox_
                 "sh", "-c", "ulimit -n").stdout == "2000\n"  # fmt: skip
 
 
-# Whoever waits at a full socket was counted before it began to: fifty at once pass their limit together.
+# Whoever waits at a full socket was counted before it began to: fifty at once pass their limit together. 253 for each.
 PARK_MORE = """
 import socket, sys, threading, time
 ways = []
-for i in range(50):
+for i in range(int(sys.argv[1])):
     to, by = (socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) for _ in range(2))
     to.bind(f"\\0pctx-test-{i}"); by.connect(f"\\0pctx-test-{i}")
     to.setblocking(False)
@@ -187,11 +188,13 @@ def test_guest_with_the_callers_uid_keeps_no_other_box_from_starting(sandbox_bin
     it has only where cgroups count them."""
     tmp_path.chmod(0o755)
     box = [sandbox_bin, "run", "-q", "--mnt", str(tmp_path)]
-    line = [*box, "--seccomp", allow_all, "--allow-degraded", "cgroups", "--", "python3", "-c", PARK_MORE]
+    hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
+    ways = str(min(50, (hard - 1024) // 253 - 1))  # more than 1024 in all, and fewer than a program may have
+    line = [*box, "--seccomp", allow_all, "--allow-degraded", "cgroups", "--", "python3", "-c", PARK_MORE, ways]
     with subprocess.Popen(line, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as parked:
         assert parked.stdout.readline() == "parked\n"
         assert "Too many references" in outside(SEND).stdout
-        for soft in ("1024", "20000"):
+        for soft in ("1024", str(min(hard, 20000))):
             started = ["sh", "-c", f'ulimit -Sn {soft}; exec "$@"', "sh", *box, "--", "echo", "started"]
             done = subprocess.run(started, capture_output=True, text=True, timeout=60)
             assert done.stdout == "started\n", done.stderr
