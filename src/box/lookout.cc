@@ -221,7 +221,8 @@ Lookout::~Lookout() {
   if (progress_ != nullptr) ::munmap(progress_, sizeof *progress_);
 }
 
-// A time alone would blame a box for a machine that stood still.
+// A time alone would blame a box for a machine that stood still, or for others that want all of its processors: who is
+// held up waits in the kernel, and not for a processor.
 bool Lookout::is_held_up_by(unsigned number, bool in_doubt) {
   constexpr Millis kPatience{2'000}, kRecent{200};
   constexpr unsigned kLooks = 100;
@@ -230,7 +231,9 @@ bool Lookout::is_held_up_by(unsigned number, bool in_doubt) {
   if (progress_ == nullptr || number == 0 || progress_->number != number) return false;
   const std::int64_t since = progress_->since;
   stood_ = std::exchange(stands_since_, since) == since ? stood_ + 1 : 0;
-  return stood_ >= kLooks && now - since >= kPatience.count() && now - doubted_at_ <= kRecent.count();
+  if (stood_ < kLooks || now - since < kPatience.count() || now - doubted_at_ > kRecent.count()) return false;
+  const auto stat = sys::try_read_file(fmt::format("/proc/{}/stat", pid_), 512);
+  return stat && stat->find(") D ") != stat->npos;
 }
 
 void Lookout::release() noexcept {
