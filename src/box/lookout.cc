@@ -154,10 +154,11 @@ bool take_order(int orders, std::vector<Watched>& boxes) {
   const wire::Received got = wire::receive(orders, packet);
   if (got == wire::Received::nothing) return true;
   unsigned number = 0;
-  unsigned long memory = 0;
+  unsigned long memory = 0, most_received = 0;
   int own_network = 0, charged = 0, closely = 0;
   if (got != wire::Received::packet || packet.fds.size() < 3 ||
-      std::sscanf(packet.text.c_str(), "%u %lu %d %d %d", &number, &memory, &own_network, &charged, &closely) != 5)
+      std::sscanf(packet.text.c_str(), "%u %lu %d %d %d %lu", &number, &memory, &own_network, &charged, &closely,
+                  &most_received) != 6)
     return false;
   Watched& box = boxes.emplace_back();
   box.number = number;
@@ -166,7 +167,8 @@ bool take_order(int orders, std::vector<Watched>& boxes) {
   box.memory = memory;
   box.closely = closely != 0;
   box.locks = std::move(packet.fds[2]);
-  if (packet.fds.size() > 3) box.sockets = SocketMeter{std::move(packet.fds[3]), own_network != 0, charged != 0};
+  if (packet.fds.size() > 3)
+    box.sockets = SocketMeter{std::move(packet.fds[3]), own_network != 0, charged != 0, most_received};
   return true;
 }
 
@@ -273,8 +275,8 @@ Result<Lookout::Watch> Lookout::watch(const Plan& plan, const Probes& probes) {
   // On the host's network sockets are everybody's: whose they are is looked up only where nothing else counts them.
   if (probes.diag >= 0 && (closely || own_network)) fds.push_back(probes.diag);
   const unsigned number = ++last_number_;
-  const std::string words = fmt::format("{} {} {:d} {:d} {:d}", number, plan.policy.limits.memory, own_network,
-                                        plan.cgroup.version == CgroupVersion::v2, closely);
+  const std::string words = fmt::format("{} {} {:d} {:d} {:d} {}", number, plan.policy.limits.memory, own_network,
+                                        plan.cgroup.version == CgroupVersion::v2, closely, plan.most_received());
   int code = 0;
   // Somebody may have killed it since the last box.
   for (int attempt = 0; attempt < 2; ++attempt) {

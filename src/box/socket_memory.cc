@@ -24,7 +24,6 @@
 #include <fmt/format.h>
 
 #include "base/units.h"
-#include "plan/plan.h"
 #include "sys/files.h"
 
 namespace pctx {
@@ -210,9 +209,9 @@ std::uint64_t left_by_closed(const std::vector<UnixQueue>& queues, std::vector<s
   return sum;
 }
 
-std::uint64_t of_unlisted(std::uint64_t all, std::uint64_t listed) {
+std::uint64_t of_unlisted(std::uint64_t all, std::uint64_t listed, std::uint64_t each) {
   constexpr std::uint64_t kSpared = 32;
-  return all > listed + kSpared ? (all - listed - kSpared) * kMostReceived : 0;
+  return all > listed + kSpared ? (all - listed - kSpared) * each : 0;
 }
 
 SocketCounts socket_counts(std::string_view table, std::string_view table6) {
@@ -262,7 +261,7 @@ std::uint64_t SocketMeter::measure(int proc, std::uint64_t limit) {
     // Counted once more, since sockets come and go: those that were there before and after the list, and not in it.
     if (kind != local || !listed || !counts || charged_) continue;
     if (const auto after = count(proc))
-      sum += of_unlisted(std::min(counts->of[local], after->of[local]), listed->sockets);
+      sum += of_unlisted(std::min(counts->of[local], after->of[local]), listed->sockets, most_received_);
   }
   return sum;
 }

@@ -26,9 +26,9 @@ class SocketMeter {
  public:
   SocketMeter() = default;
   // A NETLINK_SOCK_DIAG socket that was made in the guest's network namespace; whether that is the box's own; whether a
-  // cgroup of v2 charges for the buffers of what was accepted.
-  SocketMeter(Fd diag, bool own_network, bool charged = false)
-      : diag_(std::move(diag)), own_network_(own_network), charged_(charged) {}
+  // cgroup of v2 charges for the buffers of what was accepted; Plan::most_received().
+  SocketMeter(Fd diag, bool own_network, bool charged, std::uint64_t most_received)
+      : diag_(std::move(diag)), most_received_(most_received), own_network_(own_network), charged_(charged) {}
 
   // What each socket tells; where the kernel cannot list a kind of them (it lacks a module such as unix_diag), the most
   // that as many could hold without being charged. `proc` is the box's /proc. Above `limit` nothing more is looked at.
@@ -39,6 +39,7 @@ class SocketMeter {
 
   Fd diag_;
   Fd table_, table6_;  // /proc/net/sockstat of the box
+  std::uint64_t most_received_ = 0;
   bool own_network_ = false, charged_ = false;
   // Asked once only: the kernel starts modprobe for each question about a kind that it does not know.
   std::array<bool, 5> unknown_{};
@@ -57,7 +58,7 @@ std::uint64_t left_by_closed(const std::vector<UnixQueue>& queues, std::vector<s
 // What those of `all` may hold that the kernel counts and does not list: a connection that was reset, a UDP socket that
 // has given up its port, with all that they have received. Sockets that are still to be used are not listed either,
 // which is why some are free.
-std::uint64_t of_unlisted(std::uint64_t all, std::uint64_t listed);
+std::uint64_t of_unlisted(std::uint64_t all, std::uint64_t listed, std::uint64_t each);
 
 SocketCounts socket_counts(std::string_view sockstat, std::string_view sockstat6);
 

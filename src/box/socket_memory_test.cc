@@ -2,6 +2,8 @@
 
 #include <gtest/gtest.h>
 
+#include "base/units.h"
+
 namespace pctx {
 namespace {
 
@@ -46,10 +48,10 @@ TEST(SocketMemory, counts_what_closed_sockets_have_sent) {
 }
 
 TEST(SocketMemory, counts_what_is_in_no_list_but_for_a_few) {
-  EXPECT_EQ(of_unlisted(100, 100), 0U);
-  EXPECT_EQ(of_unlisted(10, 100), 0U);
-  EXPECT_EQ(of_unlisted(132, 100), 0U) << "still to be used";
-  EXPECT_EQ(of_unlisted(142, 100), 10 * kMostReceived);
+  EXPECT_EQ(of_unlisted(100, 100, 1_MiB), 0U);
+  EXPECT_EQ(of_unlisted(10, 100, 1_MiB), 0U);
+  EXPECT_EQ(of_unlisted(132, 100, 1_MiB), 0U) << "still to be used";
+  EXPECT_EQ(of_unlisted(142, 100, 1_MiB), 10_MiB);
 }
 
 TEST(SocketMemory, is_none_without_a_namespace_to_look_into) { EXPECT_EQ(SocketMeter{}.measure(-1, 1), 0U); }

@@ -126,7 +126,7 @@ void plan_environment(Plan& plan, const HostFeatures& host) {
 // What a socket that is in no list may hold (socket_memory.cc counts with as much), and all options of one.
 void plan_network_settings(Plan& plan) {
   if ((plan.namespaces & CLONE_NEWNET) == 0) return;
-  plan.network_settings = {{"net/ipv4/tcp_rmem", fmt::format("4096 131072 {}", kMostReceived)},
+  plan.network_settings = {{"net/ipv4/tcp_rmem", fmt::format("4096 131072 {}", plan.most_received())},
                            {"net/core/optmem_max", "20480"}};
 }
 

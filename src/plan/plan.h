@@ -90,9 +90,6 @@ struct CgroupWrite {
   bool optional = false;  // a file that not every kernel has
 };
 
-// The most that a TCP socket in a network namespace of ours may have received and not read.
-inline constexpr std::uint64_t kMostReceived = 512 << 10;
-
 struct KernelSetting {
   std::string path;  // below /proc/sys
   std::string value;
@@ -165,6 +162,9 @@ struct Plan {
 
   LayerState& layer(Layer which) { return layers[index(which)]; }
   const LayerState& layer(Layer which) const { return layers[index(which)]; }
+  // The most that a TCP socket in a network of the box's own may have received and not read: what comes through a relay
+  // is slower with less, and what is in no list counts with as much.
+  std::uint64_t most_received() const { return network ? 2 << 20 : 512 << 10; }
   // Whether a box tells its supervisor of itself once it stands: its /proc, its locks, its sockets.
   bool sends_probes() const { return watchdog.any() || layer(Layer::proc).on; }
 };
