@@ -99,7 +99,7 @@ std::vector<HostPath> probe_system() {
 std::string why_no_set_id() {
   if (::prctl(PR_GET_NO_NEW_PRIVS, 0, 0, 0, 0) == 1)
     return "no_new_privs is set for the caller (NoNewPrivileges= of a service, no-new-privileges of a container)";
-  for (const unsigned capability : {CAP_SETUID, CAP_SETGID})
+  for (const int capability : {CAP_SETUID, CAP_SETGID})
     if (::prctl(PR_CAPBSET_READ, capability, 0, 0, 0) == 0)
       return "CAP_SETUID or CAP_SETGID is out of the caller's bounding set (CapabilityBoundingSet= of a service, "
              "--cap-drop of a container)";
