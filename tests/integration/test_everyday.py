@@ -147,23 +147,23 @@ def test_java_compiles_and_runs(report, tmp_path):
         assert (ended["status"], ended["stdout"]) == (0, "ran\n"), ended["stderr"]
 
 
+# Types of files, pages of the manual, macros of groff.
 SETTINGS = {
-    "types of files": ("/etc/mime.types", ["cat", "/etc/mime.types"]),
-    "pages of the manual": ("/etc/manpath.config", ["man", "-w"]),
-    "macros of groff": ("/etc/groff", ["ls", "-R", "/etc/groff"]),
+    "/etc/mime.types": ["cat", "/etc/mime.types"],
+    "/etc/manpath.config": ["man", "-w"],
+    "/etc/groff": ["ls", "-R", "/etc/groff"],
 }
 
 
-@pytest.mark.parametrize("what", SETTINGS)
-def test_settings_that_programs_read(report, what):
-    file, command = SETTINGS[what]
-    if not os.path.exists(file):
-        pytest.skip(f"needs {file}, which this host has not")
-    need(command[0])
-    path = {"PATH": "/usr/bin:/bin"}  # of which man makes its own
-    outside = subprocess.run(command, capture_output=True, text=True, env=path)
-    ended = report("--env", "PATH=/usr/bin:/bin", "--", *command)
-    assert (ended["status"], ended["stdout"], ended["stderr"]) == (0, outside.stdout, outside.stderr)
+def test_settings_that_programs_read(report):
+    here = [command for file, command in SETTINGS.items() if os.path.exists(file) and shutil.which(command[0])]
+    if not here:
+        pytest.skip(f"needs one of {', '.join(SETTINGS)}")
+    for command in here:
+        path = {"PATH": "/usr/bin:/bin"}  # of which man makes its own
+        outside = subprocess.run(command, capture_output=True, text=True, env=path)
+        ended = report("--env", "PATH=/usr/bin:/bin", "--", *command)
+        assert (ended["status"], ended["stdout"], ended["stderr"]) == (0, outside.stdout, outside.stderr)
 
 
 def test_virtual_environment(report):
