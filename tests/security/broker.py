@@ -108,8 +108,7 @@ class Broker:
 
     def kill_zygotes(self):
         """Those that there are. Others have taken their place when it is over, though they may not be ready yet."""
-        killed = self.victims("zygote")
-        assert killed
+        killed = wait_until(lambda: self.victims("zygote"))
         for zygote in killed:
             self.kill(zygote)
         wait_until(lambda: (now := self.victims("zygote")) and not set(killed) & set(now))
