@@ -87,7 +87,10 @@ def test_mounting_is_refused_by_the_profile_itself(box, installed):
 
 
 def test_every_day_work_is_allowed(box, installed, tmp_path):
-    tmp_path.chmod(0o777)  # before 5.12 the guest's uid writes it as everybody does
+    tmp_path.chmod(0o755)
+    folder = tmp_path / "lent"  # the report lies beside it
+    folder.mkdir()
+    folder.chmod(0o777)  # before 5.12 the guest's uid writes it as everybody does
     code = (
         "import multiprocessing, sqlite3, ssl, subprocess, tempfile, threading\n"
         "subprocess.run(['id', '-u'], check=True)\n"
@@ -95,8 +98,8 @@ def test_every_day_work_is_allowed(box, installed, tmp_path):
         "sqlite3.connect('/mnt/db').execute('create table t (a)')\n"
         "thread = threading.Thread(target=print, args=['thread']); thread.start(); thread.join()\n"
     )
-    ended = box("--mnt", tmp_path, "--venv", VENV, "--apparmor", NAME, "--", f"{VENV}/bin/python", "-c", code)
-    assert ended.status == 0 and (tmp_path / "out").read_text() == "x", ended
+    ended = box("--mnt", folder, "--venv", VENV, "--apparmor", NAME, "--", f"{VENV}/bin/python", "-c", code)
+    assert ended.status == 0 and (folder / "out").read_text() == "x", ended
 
 
 @pytest.mark.parametrize("user", ["root", "tester"])
