@@ -15,6 +15,7 @@
 #include <cstring>
 
 #include "launch/child_plan.h"
+#include "launch/child_root.h"
 #include "sys/kernel_abi.h"
 
 namespace pctx {
