@@ -293,13 +293,19 @@ except OSError as error: print(errno.errorcode[error.errno])
 """
 
 
-def test_a_guest_cannot_tell_who_else_has_read_a_lent_file(inside, outside, allow_all, tmp_path):
-    """By dropping it from memory and asking later whether it is back."""
+@pytest.fixture
+def lent(tmp_path):
+    """One page of a file, on the disk and in memory."""
     tmp_path.chmod(0o755)
     lent = tmp_path / "lent"
     with lent.open("wb") as file:
         file.write(bytes(4096))
         os.fsync(file.fileno())
+    return lent
+
+
+def test_a_guest_cannot_tell_who_else_has_read_a_lent_file(inside, outside, allow_all, lent):
+    """By dropping it from memory and asking later whether it is back."""
 
     def look(*words):
         return outside([PYTHON, "-c", CACHED, lent, *words]).stdout.strip()
@@ -334,13 +340,8 @@ print(look(), told(lambda: libc.madvise(ctypes.c_void_p(at), size, 21)), look())
 """
 
 
-def test_a_guest_cannot_send_pages_of_a_lent_file_away(inside, outside, allow_all, tmp_path):
+def test_a_guest_cannot_send_pages_of_a_lent_file_away(inside, outside, allow_all, lent):
     """Nor ask whether they are back: the same by its mappings."""
-    tmp_path.chmod(0o755)
-    lent = tmp_path / "lent"
-    with lent.open("wb") as file:
-        file.write(bytes(4096))
-        os.fsync(file.fileno())
     assert outside([PYTHON, "-c", SENT_AWAY, lent]).stdout in ("done1 done done0\n", "done1 done done1\n")
     ended = inside(["python3", "-c", SENT_AWAY, "/lent"], "--ro", f"{lent}:/lent")
     assert ended.stdout == "ENOSYS0 EINVAL ENOSYS0\n" and ended.denied("madvise")
