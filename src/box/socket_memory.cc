@@ -66,19 +66,21 @@ std::uint64_t buffers(const rtattr* attribute) {
          values[SK_MEMINFO_OPTMEM];
 }
 
-// Calls `each` with the head of every socket that the kernel tells of, and what is behind it. False if it does not know
+enum class Told { all, part, nothing };
+
+// Calls `each` with the head of every socket that the kernel tells of, and what is behind it. Nothing: it does not know
 // such sockets.
 template <class Head, class Each>
-bool read_replies(int diag, Each each) {
+Told read_replies(int diag, Each each) {
   alignas(nlmsghdr) std::array<char, 32768> buffer;
   for (int reply = 0; reply < kMaxReplies; ++reply) {
     const ssize_t got = ::recv(diag, buffer.data(), buffer.size(), MSG_DONTWAIT);
-    if (got <= 0) return true;
+    if (got <= 0) return Told::part;
     auto left = static_cast<unsigned>(got);
     for (const nlmsghdr* header = reinterpret_cast<const nlmsghdr*>(buffer.data()); NLMSG_OK(header, left);
          header = NLMSG_NEXT(header, left)) {
-      if (header->nlmsg_type == NLMSG_ERROR) return false;
-      if (header->nlmsg_type == NLMSG_DONE) return true;
+      if (header->nlmsg_type == NLMSG_ERROR) return Told::nothing;
+      if (header->nlmsg_type == NLMSG_DONE) return Told::all;
       if (header->nlmsg_len < NLMSG_LENGTH(sizeof(Head))) continue;
       const char* start = static_cast<const char*>(NLMSG_DATA(header));
       auto size = static_cast<unsigned>(header->nlmsg_len - NLMSG_LENGTH(NLMSG_ALIGN(sizeof(Head))));
@@ -86,12 +88,13 @@ bool read_replies(int diag, Each each) {
       each(*reinterpret_cast<const Head*>(start), attribute, size);
     }
   }
-  return true;
+  return Told::part;
 }
 
 // What the kernel tells of the sockets of one kind.
 struct Listed {
   std::uint64_t sockets = 0, memory = 0;
+  bool whole = false;
 };
 
 // The last number of a setting: "4096 131072 6291456" is least, usual, most.
@@ -123,7 +126,9 @@ std::optional<Listed> unix_sockets(int diag) {
                       value_of<unix_diag_rqlen>(find(UNIX_DIAG_RQLEN, start, size)).udiag_rqueue,
                       socket.udiag_type == SOCK_SEQPACKET && socket.udiag_state == TCP_ESTABLISHED});
   };
-  if (!read_replies<unix_diag_msg>(diag, take)) return std::nullopt;
+  const Told told = read_replies<unix_diag_msg>(diag, take);
+  if (told == Told::nothing) return std::nullopt;
+  listed.whole = told == Told::all;
   listed.memory += left_by_closed(queues, std::move(living), 2 * most("/proc/sys/net/core/wmem_default", 212992));
   return listed;
 }
@@ -140,7 +145,9 @@ std::optional<Listed> inet_sockets(int diag, int family, int protocol) {
     ++listed.sockets;
     listed.memory += buffers(find(INET_DIAG_SKMEMINFO, start, size));
   };
-  if (!read_replies<inet_diag_msg>(diag, take)) return std::nullopt;
+  const Told told = read_replies<inet_diag_msg>(diag, take);
+  if (told == Told::nothing) return std::nullopt;
+  listed.whole = told == Told::all;
   return listed;
 }
 
@@ -258,8 +265,9 @@ std::uint64_t SocketMeter::measure(int proc, std::uint64_t limit) {
                                             kind == tcp || kind == tcp6 ? IPPROTO_TCP : IPPROTO_UDP);
     unknown_[kind] = !listed;
     sum += listed ? listed->memory : counts ? at_most(kind, counts->of[kind], charged_) : 0;
-    // Counted once more, since sockets come and go: those that were there before and after the list, and not in it.
-    if (kind != local || !listed || !counts || charged_) continue;
+    // Counted once more, since sockets come and go: those that were there before and after the list, and not in it. Of
+    // a list that breaks off nothing can be said.
+    if (kind != local || !listed || !listed->whole || !counts || charged_) continue;
     if (const auto after = count(proc))
       sum += of_unlisted(std::min(counts->of[local], after->of[local]), listed->sockets, most_received_);
   }
