@@ -102,6 +102,11 @@ Error with_next_step(Error error) {
     case EMFILE:
       error.hint = "too few files may be open at once here: raise the limit first, for example with 'ulimit -n 1024'";
       break;
+    case ETOOMANYREFS:
+      error.hint =
+          "other processes of this user have more descriptors on their way than may be open here: raise the limit, "
+          "for example with 'ulimit -n 1024'";
+      break;
     case ENFILE:
       error.hint = "the host has too many files open: raise /proc/sys/fs/file-max";
       break;

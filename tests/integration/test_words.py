@@ -3,6 +3,7 @@
 import json
 import os
 import re
+import socket
 import subprocess
 from pathlib import Path
 
@@ -223,6 +224,20 @@ def test_a_command_that_is_not_there_is_missed_where_it_is_looked_for(pctx, tmp_
     (tmp_path / "m").mkdir()
     done = pctx("run", "-q", *words, "--", "nosuch", cwd=tmp_path)
     one_sentence_and_a_hint(done, "nosuch: no such command in the box", hint, 127)
+
+
+@pytest.mark.rootless_only
+def test_descriptors_that_others_have_on_their_way_are_told(sandbox_bin):
+    def run(most):
+        line = f"ulimit -n {most}; exec {sandbox_bin} run -q -- true"
+        return subprocess.run(["bash", "-c", line], capture_output=True, text=True, timeout=60)
+
+    here, there = socket.socketpair(socket.AF_UNIX, socket.SOCK_DGRAM)
+    with here, there:
+        for _ in range(60):
+            socket.send_fds(here, [b"x"], [here.fileno()])
+        one_sentence_and_a_hint(run(40), "Too many references", "raise the limit, for example with 'ulimit -n 1024'")
+        assert run(512).returncode == 0  # the control
 
 
 @pytest.mark.rootless_only

@@ -31,7 +31,11 @@ def traces():
     """What boxes of this user leave on a host, apart from processes; others may be at work at the same time."""
     return {
         "cgroups": set(glob.glob("/sys/fs/cgroup/**/pctx-box-*", recursive=True)),
-        "mounts": {line for line in Path("/proc/self/mountinfo").read_text().splitlines() if "pctx" in line},
+        "mounts": {
+            line
+            for line in Path("/proc/self/mountinfo").read_text().splitlines()
+            if "pctx" in line and "/containers/storage/" not in line  # Podman's own, in a tree of that name
+        },
         "files": {
             name
             for place in ("/tmp", "/var/tmp", "/dev/shm", "/run", os.environ.get("XDG_RUNTIME_DIR", "/run"))
