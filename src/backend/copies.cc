@@ -84,6 +84,17 @@ Result<void> empty_folder(int folder) {
   return {};
 }
 
+// Afterwards the copy is emptied: nothing of anybody else's may be in it.
+Result<void> check_place(const std::string& host, const std::string& copy, int folder) {
+  const std::string from = sys::resolved(host), to = sys::resolved(copy);
+  if (sys::is_at_or_inside(from, to) || sys::is_at_or_inside(to, from))
+    return usage_error(fmt::format("{} cannot be copied to {}: one is in the other", host, copy),
+                       "name a place outside of it for the copy");
+  if (env::names_below(folder, ".").empty()) return {};
+  return usage_error(fmt::format("{}: the folder for the copy is not empty", copy),
+                     "name an empty one, or a place where nothing is yet");
+}
+
 // Under another name first, so that nobody ever sees half of it; a link in its place is replaced, not followed.
 Result<void> bring_file(int from, int to, const std::string& path, const struct stat& owner) {
   const Fd source = PCTX_TRY(open_below(from, path, O_RDONLY | O_NONBLOCK | O_NOCTTY));
@@ -107,7 +118,7 @@ Result<FolderCopy> FolderCopy::make(const std::string& host, const std::string& 
   Fd from = PCTX_TRY(sys::open_at(AT_FDCWD, host, O_RDONLY | O_DIRECTORY));
   (void)::mkdir(copy.c_str(), 0700);
   Fd to = PCTX_TRY(sys::open_at(AT_FDCWD, copy, O_RDONLY | O_DIRECTORY | O_NOFOLLOW));
-  PCTX_TRY(empty_folder(to.get()));
+  PCTX_TRY(check_place(host, copy, to.get()));
   PCTX_TRY(give_to(to.get(), uid, gid, 0700));
   const FolderSnapshot whole = PCTX_TRY(take_snapshot(from.get(), {}));
   if (!whole.complete())

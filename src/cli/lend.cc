@@ -59,7 +59,7 @@ void add_lend(Verb program, int& status) {
   lending->gid = ::getegid();
   verb.option("FOLDER", lending->folder, {.means = "Of the host", .required = true});
   verb.option("COPY", lending->copy,
-              {.means = "Where the copy goes; it is emptied before and after", .required = true});
+              {.means = "Where the copy goes: an empty folder or none; it is emptied after", .required = true});
   verb.option("--uid", lending->uid, {.type = "ID", .means = "Who uses the copy (default: the caller)"});
   verb.option("--gid", lending->gid, {.type = "ID", .means = "The group of whoever uses it"});
   verb.footer(
