@@ -28,6 +28,11 @@ bool stat_without_links(const char* path, struct stat& status) {
   return there && ::fstat(there.get(), &status) == 0;
 }
 
+bool is_without_links(const char* path, const struct stat& found) {
+  struct stat status {};
+  return stat_without_links(path, status) && status.st_dev == found.st_dev && status.st_ino == found.st_ino;
+}
+
 }  // namespace
 
 Result<LentPath> look_at(const std::string& name, const std::string& path, bool as_is) {
@@ -38,9 +43,9 @@ Result<LentPath> look_at(const std::string& name, const std::string& path, bool 
   if (::realpath(path.c_str(), resolved.data()) == nullptr || !stat_without_links(resolved.data(), status)) {
     return sys::about_path(name, os_error(path));
   }
-  if (as_is && path != resolved.data())
-    return usage_error(fmt::format("{}: {} was replaced while it was being lent", name, path),
-                       "somebody else changes that folder: lend one of your own");
+  if (as_is && !is_without_links(path.c_str(), status))
+    return usage_error(fmt::format("{}: {} leads through a link", name, path),
+                       "if nobody has replaced it, name what it leads to, or use 'ro'");
   LentPath lent{resolved.data(),        S_ISDIR(status.st_mode), status.st_uid, status.st_gid,
                 status.st_mode & 07777, status.st_ino,           status.st_dev};
   if (!lent.directory && !S_ISREG(status.st_mode))

@@ -37,7 +37,7 @@ struct Bind {
   bool writable = false;
   bool as_is = false;  // the source was looked at, with its links resolved: what one leads to now is something else
 
-  const char* key() const { return writable ? "files.rw" : "files.ro"; }
+  const char* key() const { return writable ? "files.rw" : as_is ? "files.ro_as_is" : "files.ro"; }
 };
 
 struct Tmpfs {

@@ -40,9 +40,19 @@ Result<void> check_guest_path(std::string_view what, const std::string& path) {
   return {};
 }
 
+// The kernel would take the part before it for the whole.
+Result<void> check_host_path(std::string_view what, const std::string& path) {
+  if (path.find('\0') == std::string::npos) return {};
+  return usage_error(fmt::format("{}: the path holds a NUL byte", what), "leave it out: no path has one");
+}
+
 Result<void> check_targets(const Policy& policy) {
+  if (policy.seccomp) PCTX_TRY(check_host_path(policy.names.of("seccomp"), *policy.seccomp));
   std::set<std::string> seen;
-  if (policy.mnt) seen.insert("/mnt");
+  if (policy.mnt) {
+    PCTX_TRY(check_host_path(policy.names.of("files.mnt"), *policy.mnt));
+    seen.insert("/mnt");
+  }
   const auto claim = [&](std::string_view what, const std::string& target) -> Result<void> {
     PCTX_TRY(check_guest_path(what, target));
     if (is_reserved(target))
@@ -62,6 +72,7 @@ Result<void> check_targets(const Policy& policy) {
   };
   for (const Bind& bind : policy.binds) {
     const std::string name = policy.names.of(bind.key());
+    PCTX_TRY(check_host_path(name, bind.source));
     PCTX_TRY(check_lendable(name, bind.source));
     PCTX_TRY(claim(name, bind.target));
   }
