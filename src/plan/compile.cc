@@ -204,7 +204,7 @@ Result<Plan> compile(const Policy& policy, const HostFeatures& host, const Compi
   PCTX_TRY(plan_network(plan));
   plan_ids(plan, host, inputs);
   PCTX_TRY(plan_root(plan, host, inputs));
-  PCTX_TRY(plan_limits(plan, host));
+  PCTX_TRY(plan_limits(plan, host, inputs.pool));
   plan_landlock(plan, host, inputs);
   PCTX_TRY(plan_filter(plan, host, inputs));
   plan_environment(plan, host);

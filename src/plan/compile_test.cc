@@ -395,6 +395,23 @@ TEST(Limits, v1_cannot_throttle_buffered_writes_and_says_so) {
   EXPECT_NE(refused.error().what.find("v1 cannot throttle"), std::string::npos);
 }
 
+// On v1 our init is in the cgroups of a Worker, and in none of a run's.
+TEST(Limits, processes_are_those_of_the_guest) {
+  HostFeatures v1 = root_host();
+  v1.cgroup = {.version = CgroupVersion::v1, .memory = "/m", .pids = "/p", .cpu = "/c", .memsw = true};
+  const auto most = [](const HostFeatures& host, const CompileInputs& inputs) {
+    Policy policy;
+    policy.limits.pids = 5;
+    const auto plan = compile(policy, host, inputs);
+    for (const CgroupWrite& write : plan->cgroup_writes)
+      if (write.file == "pids.max") return write.value;
+    return std::string{};
+  };
+  EXPECT_EQ(most(v1, {}), "5");
+  EXPECT_EQ(most(v1, {.pool = true}), "6");
+  EXPECT_EQ(most(root_host(), {}), "6");
+}
+
 TEST(Limits, swap_is_part_of_memory) {
   HostFeatures host = root_host();
   host.cgroup = {.version = CgroupVersion::v1, .memory = "/m", .pids = "/p", .cpu = "/c", .memsw = true};

@@ -22,7 +22,7 @@ std::uint64_t cpu_quota(std::uint32_t thousandths) {
   return std::max<std::uint64_t>(1000, thousandths * kCpuPeriod / 1000);  // the kernel refuses less than 1 ms
 }
 
-void v1_writes(Plan& plan, const CgroupHost& host) {
+void v1_writes(Plan& plan, const CgroupHost& host, bool pool) {
   const Limits& limits = plan.policy.limits;
   auto& writes = plan.cgroup_writes;
   writes.push_back({"memory", "memory.limit_in_bytes", std::to_string(limits.memory)});
@@ -30,8 +30,8 @@ void v1_writes(Plan& plan, const CgroupHost& host) {
     writes.push_back({"memory", "memory.memsw.limit_in_bytes", std::to_string(limits.memory)});
   else
     writes.push_back({"memory", "memory.swappiness", "0", true});
-  // One more for our init.
-  writes.push_back({"pids", "pids.max", std::to_string(limits.pids + 1)});
+  // Our init is one of a Worker's. Of a run it is in none.
+  writes.push_back({"pids", "pids.max", std::to_string(limits.pids + (pool ? 1 : 0))});
   writes.push_back({"cpu", "cpu.cfs_quota_us", std::to_string(cpu_quota(limits.cpus))});
 }
 
@@ -41,6 +41,7 @@ void v2_writes(Plan& plan) {
   writes.push_back({"memory", "memory.max", std::to_string(limits.memory)});
   writes.push_back({"memory", "memory.swap.max", "0", true});
   writes.push_back({"memory", "memory.oom.group", "1"});
+  // One more for our init.
   writes.push_back({"pids", "pids.max", std::to_string(limits.pids + 1)});
   if (plan.cgroup.cpu_controller)
     writes.push_back({"cpu", "cpu.max", fmt::format("{} {}", cpu_quota(limits.cpus), kCpuPeriod)});
@@ -127,14 +128,14 @@ void say_what_is_not_bound(Plan& plan) {
 
 }  // namespace
 
-Result<void> plan_limits(Plan& plan, const HostFeatures& host) {
+Result<void> plan_limits(Plan& plan, const HostFeatures& host, bool pool) {
   const Limits& limits = plan.policy.limits;
   plan.cgroup = host.cgroup;
   PCTX_TRY(check_io(plan));
   PCTX_TRY(check_files(plan, host));
   switch (plan.cgroup.version) {
     case CgroupVersion::v1:
-      v1_writes(plan, plan.cgroup);
+      v1_writes(plan, plan.cgroup, pool);
       break;
     case CgroupVersion::v2:
       v2_writes(plan);

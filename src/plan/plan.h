@@ -183,7 +183,7 @@ std::uint64_t wanted_namespaces(const Policy& policy);
 
 // The parts of `compile`, one file each.
 Result<void> plan_root(Plan& plan, const HostFeatures& host, const CompileInputs& inputs);
-Result<void> plan_limits(Plan& plan, const HostFeatures& host);
+Result<void> plan_limits(Plan& plan, const HostFeatures& host, bool pool);
 Result<void> plan_network(Plan& plan);
 Result<void> plan_apparmor(Plan& plan, const HostFeatures& host, const CompileInputs& inputs);
 void plan_landlock(Plan& plan, const HostFeatures& host, const CompileInputs& inputs);

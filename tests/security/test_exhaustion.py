@@ -37,6 +37,11 @@ def test_guest_cannot_make_more(inside, bomb):
     assert inside(bomb, "--pids", "150").stdout == "100\n"
 
 
+@pytest.mark.parametrize("most", [1, 2, 5])
+def test_the_last_process_is_the_one_that_was_asked_for(inside, most):
+    assert inside(FORKS, "--pids", str(most)).stdout.split() == ["EAGAIN", str(most - 1)]
+
+
 def test_fork_bomb_ends_with_the_box(inside):
     code = "import os\nwhile True:\n    try: os.fork()\n    except OSError: pass\n"
     ended = inside(code, "--pids", "30", "--timeout", "1s")
