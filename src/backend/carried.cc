@@ -70,6 +70,7 @@ std::string said(const LeadingCommand& command) {
   text.resize(got > 0 ? static_cast<std::size_t>(got) : 0);
   text.resize(std::min(text.size(), text.find('\0')));
   while (!text.empty() && (text.back() == '\n' || text.back() == ' ')) text.pop_back();
+  std::replace(text.begin(), text.end(), '\n', ' ');
   return text;
 }
 

@@ -84,25 +84,29 @@ bool is_displayable(char32_t c) {
   return !((c >= 0x2028 && c <= 0x202e) || (c >= 0x2066 && c <= 0x2069) || (c >= 0xe0000 && c <= 0xe007f));
 }
 
-}  // namespace
-
-std::string printable_path(std::string_view path) {
+std::string printable(std::string_view text, std::string_view backslash) {
   std::string out;
-  while (!path.empty()) {
-    const Utf8Front front = decode_utf8_front(path);
+  while (!text.empty()) {
+    const Utf8Front front = decode_utf8_front(text);
     const bool valid = front.status == Utf8Status::valid;
-    const std::string_view bytes = path.substr(0, valid ? front.length : 1);
+    const std::string_view bytes = text.substr(0, valid ? front.length : 1);
     if (bytes == "\\") {
-      out += "\\\\";
+      out += backslash;
     } else if (valid && is_displayable(front.value)) {
       out += bytes;
     } else {
       for (const char byte : bytes) show_byte(out, byte);
     }
-    path.remove_prefix(bytes.size());
+    text.remove_prefix(bytes.size());
   }
   return out;
 }
+
+}  // namespace
+
+std::string printable_path(std::string_view path) { return printable(path, "\\\\"); }
+
+std::string printable_line(std::string_view line) { return printable(line, "\\"); }
 
 std::string printable_json(std::string_view json) {
   std::string out;

@@ -159,5 +159,10 @@ TEST(PrintablePath, escapes_reversibly) {
   EXPECT_EQ(printable_path(std::string_view("\0", 1)), "\\x00");
 }
 
+TEST(PrintableLine, leaves_what_was_escaped) {
+  EXPECT_EQ(printable_line("a\nb\x1b[2J gr\u00fc\u00dfe"), "a\\x0ab\\x1b[2J gr\u00fc\u00dfe");
+  EXPECT_EQ(printable_line(printable_path("a\nb\\")), printable_path("a\nb\\"));
+}
+
 }  // namespace
 }  // namespace pctx

@@ -116,7 +116,7 @@ Result<int> run(const RunArguments& arguments, int report) {
     say(fmt::format("limit {} (--pids) was reached: a process or thread more was refused {}",
                     prepared.plan.policy.limits.pids, times(ending.receipt.processes_refused)));
   if (failed && !arguments.quiet)
-    if (const auto lacking = own_path_of(arguments.command, prepared.plan)) say(lacking->sentence());
+    if (const auto lacking = own_path_of(arguments.command, prepared.plan)) say(*lacking);
   if (ending.receipt.network && !ending.receipt.attempts_recorded && !arguments.quiet)
     say("this host lets nobody see attempts to reach direct addresses: they failed, and are not in the receipt");
   if (ending.changes && !arguments.json && !only_report) list_changes(*ending.changes, prepared.policy.limits.output);

@@ -16,6 +16,7 @@ inline constexpr int kFailed = 125;
 
 // One line on stderr, with our name in front of it.
 void say(const std::string& line);
+void say(const Error& error);
 // One sentence on stderr, and the status that belongs to the error.
 int complain(const Error& error);
 

@@ -1,6 +1,7 @@
 #include <fmt/format.h>
 
 #include "base/print.h"
+#include "box/terminal.h"
 #include "cli/verbs.h"
 #include "sys/diagnose.h"
 
@@ -12,10 +13,16 @@ bool Words::wants(std::string_view verb) const {
   return true;
 }
 
-void say(const std::string& line) { print_error("pctx-sandbox: {}\n", line); }
+// Names in it may be a guest's: of files that it made, and that a loop of the caller's gives us back.
+void say(const std::string& line) { print_error("pctx-sandbox: {}\n", printable_line(line)); }
+
+void say(const Error& error) {
+  say(error.what);
+  if (!error.hint.empty()) print_error("hint: {}\n", printable_line(error.hint));
+}
 
 int complain(const Error& error) {
-  say((error.kind == ErrorKind::os ? with_next_step(error) : error).sentence());
+  say(error.kind == ErrorKind::os ? with_next_step(error) : error);
   switch (error.kind) {
     case ErrorKind::not_found:
       return 127;

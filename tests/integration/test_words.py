@@ -226,6 +226,17 @@ def test_a_command_that_is_not_there_is_missed_where_it_is_looked_for(pctx, tmp_
     one_sentence_and_a_hint(done, "nosuch: no such command in the box", hint, 127)
 
 
+def test_names_do_nothing_to_a_terminal(pctx, tmp_path):
+    name = "x\x1b[2J\nall is well"
+    shown = "x\\x1b[2J\\x0aall is well"
+    for line in (["--mnt", name, "--", "true"], ["--ro", f"/nope/{name}:/x", "--", "true"]):
+        one_sentence_and_a_hint(pctx("run", *line), shown, "spelling")
+    one_sentence_and_a_hint(pctx("run", "-q", "--", name), shown, "--ro DIR", 127)
+    (tmp_path / name).mkdir()
+    lent = pctx("explain", "--ro", f"{name}:/x", cwd=tmp_path)
+    assert lent.returncode == 0 and "\x1b" not in lent.stdout and "x1b[2J" in lent.stdout
+
+
 @pytest.mark.rootless_only
 def test_descriptors_that_others_have_on_their_way_are_told(sandbox_bin):
     def run(most):

@@ -76,10 +76,11 @@ std::string limits_of_the_user() {
 }
 
 Error limits_refused(std::string_view words) {
-  const std::string said{words.substr(0, std::min<std::size_t>(words.size(), 600))};
+  std::string said{words.substr(0, std::min<std::size_t>(words.size(), 600))};
+  said.resize(said.find_last_not_of('\n') + 1);
+  std::replace(said.begin(), said.end(), '\n', ' ');
   return unavailable(
-      fmt::format("Podman may not set the container's limits for this user (it says: {})",
-                  said.substr(0, said.find_last_not_of('\n') + 1)),
+      fmt::format("Podman may not set the container's limits for this user (it says: {})", said),
       "unset PCTX_SANDBOX_CONTAINER_LIMITS; limits without root take cgroup v2 with delegated controllers");
 }
 
