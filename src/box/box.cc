@@ -51,6 +51,7 @@ class Supervisor {
   void end_box();
   void on_status();
   void on_signal();
+  void on_input();
   void on_network(const StatusFrame& frame, FrameFds& fds);
   void collect_record();
   void check_limits();
@@ -101,7 +102,7 @@ class Supervisor {
 Result<void> Supervisor::start() {
   if (!head_ || !head_->fits(plan_)) {
     head_.reset();  // before the next one takes its place
-    head_ = PCTX_TRY(HeadStart::begin(plan_));
+    head_ = PCTX_TRY(HeadStart::begin(plan_, !options_.capture && outputs_are_one()));
   }
   if (plan_.terminal) raw_ = PCTX_TRY(RawTerminal::enter(STDIN_FILENO));
   if (options_.report_changes && plan_.policy.mnt) {
@@ -134,6 +135,7 @@ Result<void> Supervisor::start() {
   if (!options_.no_input) in_ = Stream::input(STDIN_FILENO, std::move(in.write_end), std::move(in.read_end));
   out_ = Stream::output(std::move(out.read_end), sink(STDOUT_FILENO), &budget_,
                         !options_.capture && ::isatty(STDOUT_FILENO) == 1);
+  if (!err.read_end) return {};
   err_ = Stream::output(std::move(err.read_end), sink(STDERR_FILENO), &budget_,
                         !options_.capture && ::isatty(STDERR_FILENO) == 1);
   return {};
@@ -249,10 +251,21 @@ void Supervisor::on_signal() {
       continue;
     }
     forwarded_ = signal;
+    if (signal == SIGCONT) in_.resume();
     // A guest that shrugs off the first Ctrl-C does not get to keep the terminal.
     if (signal == SIGINT && std::exchange(interrupted_, true)) end_box();
     if (box_.status) (void)send_frame(box_.status.get(), {Message::signal, Step::handshake, 0, 0, signal});
   }
+}
+
+// A guest that takes half of its input for all of it gives a wrong answer.
+void Supervisor::on_input() {
+  in_.on_readable();
+  if (in_.source_error() == 0 || failure_) return;
+  failure_ = os_error("standard input cannot be read", in_.source_error());
+  failure_->hint = in_.source_error() == EISDIR ? "give it a file, or nothing: < /dev/null; a folder is lent with --ro"
+                                                : "look at what it comes from: not all of it was read";
+  (void)abi::pidfd_send_signal(box_.pidfd.get(), SIGKILL);
 }
 
 // Not from the start: the kernel takes its time to end a watch, and most runs are short. Whether it has killed somebody
@@ -381,7 +394,7 @@ Result<void> Supervisor::supervise() {
         (void)abi::pidfd_send_signal(box_.pidfd.get(), SIGKILL);
       }
     }
-    if (ready(in_read)) in_.on_readable();
+    if (ready(in_read)) on_input();
     if (ready(in_write)) in_.on_writable();
     if (ready(out_read)) out_.on_readable();
     if (ready(out_write)) out_.on_writable();

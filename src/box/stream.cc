@@ -46,7 +46,7 @@ Stream Stream::input(int source, Fd sink, Fd other_end) {
 }
 
 // Back pressure: nothing is read before what was read is written.
-int Stream::read_fd() const { return open_ && pending_.empty() ? source_ : -1; }
+int Stream::read_fd() const { return open_ && !in_background_ && pending_.empty() ? source_ : -1; }
 int Stream::write_fd() const { return pending_.empty() ? -1 : sink_; }
 
 void Stream::take(std::string_view bytes) {
@@ -76,7 +76,17 @@ void Stream::on_readable() {
   if (got > 0)
     take({buffer.data(), static_cast<std::size_t>(got)});
   else if (got == 0 || (errno != EAGAIN && errno != EINTR))
-    end();
+    got < 0 && to_guest_ ? on_unreadable(errno) : end();
+}
+
+void Stream::on_unreadable(int code) {
+  if (code == EIO && ::tcgetpgrp(source_) >= 0 && ::tcgetpgrp(source_) != ::getpgrp()) {
+    in_background_ = true;
+    return;
+  }
+  // nohup leaves a standard input that is open for writing only: there is nothing to be missed.
+  if (code != EBADF) source_error_ = code;
+  end();
 }
 
 // The caller's sink may not be switched to non-blocking for everyone who shares it, and poll() does not promise that a
@@ -116,9 +126,10 @@ void Stream::on_writable() {
   if (put > 0)
     pending_.erase(0, static_cast<std::size_t>(put));
   else if (put < 0 && errno != EAGAIN && errno != EINTR) {
-    // Nobody reads any more (`run … | head`): let the guest have its SIGPIPE.
     if (!to_guest_ && errno != EPIPE) sink_error_ = errno;
     pending_.clear();
+    if (sink_error_ == EBADF) return;  // the caller closed it: not a reason for the guest to die in its work
+    // Nobody reads any more (`run … | head`): let the guest have its SIGPIPE.
     sink_broken_ = true;
     end();
   }

@@ -43,11 +43,16 @@ class Stream {
 
   std::uint64_t bytes() const { return bytes_; }
   const std::string& captured() const { return captured_; }
+  // A terminal that another job has may be ours again.
+  void resume() { in_background_ = false; }
+  // Why the source gave no more, 0 if that was its end.
+  int source_error() const { return source_error_; }
   // Why the sink took no more, 0 if it did or if it was a reader that has gone.
   int sink_error() const { return sink_error_; }
 
  private:
   void take(std::string_view bytes);
+  void on_unreadable(int code);
   bool flush(int interrupt);
   void end();
   ssize_t put(std::string_view bytes);
@@ -59,7 +64,8 @@ class Stream {
   bool open_ = false;  // the source may still give something
   bool to_guest_ = false;
   bool sink_broken_ = false;
-  int sink_error_ = 0;
+  bool in_background_ = false;  // what is typed is for somebody else
+  int source_error_ = 0, sink_error_ = 0;
   bool sink_is_pipe_ = false;
   bool sink_may_wait_ = false;  // a pipe or a terminal that was not opened once more yet
   Fd own_sink_;                 // opened once more: there a write never waits

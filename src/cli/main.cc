@@ -32,10 +32,11 @@ Words split_words(int argc, char** argv) {
   return words;
 }
 
-// A caller that closed its standard streams would make us open the box's pipes as 0, 1 or 2.
+// A caller that closed its standard streams would make us open the box's pipes as 0, 1 or 2. Standard output stays one
+// that cannot be written: what somebody has asked for must not vanish without a word.
 void open_standard_streams() {
   for (int fd = 0; fd < 3; ++fd)
-    if (::fcntl(fd, F_GETFD) < 0) (void)::open("/dev/null", O_RDWR);
+    if (::fcntl(fd, F_GETFD) < 0) (void)::open("/dev/null", fd == STDOUT_FILENO ? O_RDONLY : O_RDWR);
 }
 
 // Nothing is left to tidy: the kernel takes memory back faster than destructors do.

@@ -199,7 +199,8 @@ Result<Prepared> prepare(const RunArguments& arguments, bool to_run) {
   CompileInputs inputs;
   inputs.terminal = arguments.tty;
   // Not for what is refused anyway, and not before an Environment was built: that takes its time, and boxes of its own.
-  if (to_run && validate(prepared.policy)) prepared.head = HeadStart::begin(prepared.policy);
+  if (to_run && validate(prepared.policy))
+    prepared.head = HeadStart::begin(prepared.policy, !arguments.json && outputs_are_one());
   const CgroupHost* cgroups = prepared.head ? &prepared.head->cgroup_host() : nullptr;
   prepared.plan = PCTX_TRY(compile_here(prepared.policy, std::move(inputs), cgroups));
   return prepared;

@@ -90,7 +90,7 @@ Result<void> Worker::cut(const Maker& maker) {
   auto [ours, theirs] = PCTX_TRY(wire::pair(SOCK_SEQPACKET));
   auto [made, made_by] = PCTX_TRY(sys::make_pipe());
   std::tie(socket_, their_socket_) = PCTX_TRY(wire::pair(SOCK_STREAM));
-  sys::Pipe out = PCTX_TRY(sys::make_pipe()), err = PCTX_TRY(sys::make_pipe());
+  sys::Pipe out = PCTX_TRY(sys::make_guest_pipe()), err = PCTX_TRY(sys::make_guest_pipe());
   out_ = std::move(out.read_end), their_out_ = std::move(out.write_end);
   err_ = std::move(err.read_end), their_err_ = std::move(err.write_end);
   // Each Worker's own: whoever shares an open file shares its flags.

@@ -116,6 +116,9 @@ Error with_next_step(Error error) {
     case ENOMEM:
       error.hint = "this host, or the cgroup that we run in, has no memory left: end something, or raise its limit";
       break;
+    case EBADF:
+      error.hint = "it is closed, or open for the other direction: let it go somewhere, for example > /dev/null";
+      break;
     case EFBIG:
       error.hint =
           "the limit on the size of files is too low here: raise it first, for example with 'ulimit -f unlimited'";

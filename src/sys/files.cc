@@ -104,6 +104,12 @@ Result<Pipe> make_pipe(int flags) {
   return Pipe{Fd{ends[0]}, Fd{ends[1]}};
 }
 
+Result<Pipe> make_guest_pipe() {
+  Pipe pipe = PCTX_TRY(make_pipe());
+  if (::fchmod(pipe.read_end.get(), 0666) != 0) return os_error("cannot open a pipe to the guest");
+  return pipe;
+}
+
 void close_all_but(std::span<const int> kept) noexcept {
   unsigned next = 0;
   for (const int number : kept) {

@@ -35,6 +35,7 @@ struct Pipe {
   Fd read_end, write_end;
 };
 Result<Pipe> make_pipe(int flags = 0);  // O_CLOEXEC always
+Result<Pipe> make_guest_pipe();         // whoever has an end can open it by name, as /dev/stdout, whatever its uid
 
 // Closes every descriptor but these, which are in ascending order. Allocates nothing.
 void close_all_but(std::span<const int> kept) noexcept;

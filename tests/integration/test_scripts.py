@@ -101,6 +101,13 @@ def test_as_an_interpreter_of_its_own(name, conf):
     assert ends[0] == ends[1]
 
 
+def test_the_outputs_can_be_opened_by_name(conf):
+    code = "for name in ('stdout', 'stderr'): open(f'/dev/{name}', 'a').write(name)"
+    for warm in (True, False):
+        res, _ = run_sandboxed(conf, code=code, timeout=120, warm=warm)
+        assert (res.returncode, res.stdout, res.stderr) == (0, "stdout", "stderr"), warm
+
+
 def test_a_script_ends_where_no_other_process_may_be(conf):
     """Its memory is left to another process at the end, if there may be one."""
     for pids in (1, 2, 64):

@@ -29,6 +29,45 @@ def test_streams_stay_apart(pctx):
     assert (done.stdout, done.stderr) == ("out\n", "err\n")
 
 
+MANY = "for n in $(seq 100); do echo out $n; echo err $n >&2; done"
+IN_ORDER = "".join(f"out {n}\nerr {n}\n" for n in range(1, 101))
+
+
+@pytest.mark.parametrize("words", [[], ["--report", "r.json"]], ids=" ".join)
+def test_streams_that_go_to_one_place_keep_their_order(pctx, tmp_path, words):
+    with open(tmp_path / "log", "w") as log:
+        done = pctx("run", "-q", *words, "--", "sh", "-c", MANY, stdout=log, stderr=log, cwd=tmp_path)
+    assert done.returncode == 0 and (tmp_path / "log").read_text() == IN_ORDER
+    done = pctx(
+        "run", "-q", *words, "--", "sh", "-c", MANY, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, cwd=tmp_path
+    )
+    assert done.stdout == IN_ORDER
+    apart = pctx("run", "--json", "--", "sh", "-c", MANY, stdout=subprocess.PIPE, stderr=subprocess.STDOUT).json()
+    assert apart["stdout"] == "".join(f"out {n}\n" for n in range(1, 101))
+
+
+@pytest.mark.parametrize("words", [[], ["--uid", "0"]], ids=" ".join)
+@pytest.mark.parametrize("names", ["/dev/std{}", "/proc/self/fd/{}", "/dev/fd/{}"])
+def test_streams_can_be_opened_by_name(pctx, words, names):
+    given, out, err = (names.format(word) for word in (("in", "out", "err") if names.endswith("std{}") else (0, 1, 2)))
+    line = f"cat {given}; echo out >{out}; echo err | tee {err}; echo more >>{out}"
+    done = pctx("run", "-q", *words, "--", "sh", "-c", line, input="in\n")
+    assert (done.stdout, done.stderr, done.returncode) == ("in\nout\nerr\nmore\n", "err\n", 0)
+
+
+def test_input_that_cannot_be_read_is_no_end(pctx, tmp_path):
+    folder = os.open(tmp_path, os.O_RDONLY)
+    writable = os.open("/dev/null", os.O_WRONLY)  # as nohup leaves it: nothing that could be missed
+    try:
+        done = pctx("run", "-q", "--", "cat", stdin=folder)
+        assert done.returncode == 125
+        assert done.stderr.splitlines()[0] == "pctx-sandbox: standard input cannot be read: Is a directory"
+        assert pctx("run", "-q", "--", "echo", "ran", stdin=writable).stdout == "ran\n"
+    finally:
+        os.close(folder)
+        os.close(writable)
+
+
 def test_guest_sees_the_end_of_its_input(pctx):
     assert pctx("run", "-q", "--", "wc", "-c", input="").stdout == "0\n"
     assert pctx("run", "-q", "--", "cat", stdin=subprocess.DEVNULL).stdout == ""
@@ -67,9 +106,20 @@ def test_input_that_never_ends_does_not_keep_the_run(sandbox_bin):
 def test_closed_streams(sandbox_bin, closed, tmp_path):
     line = f"{sandbox_bin} run -q --mnt {tmp_path} -- sh -c 'cat; echo out; echo err >&2; echo ran > /mnt/ran' {closed}"
     done = subprocess.run(["sh", "-c", line], stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=20)
-    assert (tmp_path / "ran").read_text() == "ran\n" and done.returncode == 0
-    assert done.stdout == ("" if ">&-" in closed.replace("2>&-", "") else "out\n")
-    assert done.stderr == ("" if "2>&-" in closed else "err\n")
+    lost = ">&-" in closed.replace("2>&-", "")
+    assert (tmp_path / "ran").read_text() == "ran\n" and done.returncode == (125 if lost else 0)
+    assert done.stdout == ("" if lost else "out\n")
+    assert done.stderr.startswith("" if "2>&-" in closed else "err\n")
+    assert lost == ("the guest's output could not be written" in done.stderr) or "2>&-" in closed
+
+
+@pytest.mark.parametrize("words", [["run", "--"], ["run", "--json", "--"], ["run", "--print-policy"], ["--version"]])
+def test_what_goes_to_a_closed_output_is_no_success(sandbox_bin, words):
+    command = [sandbox_bin, *words, *(["echo", "hi"] if words[-1] == "--" else [])]
+    assert subprocess.run(command, stdout=subprocess.DEVNULL, timeout=20).returncode == 0  # the control
+    done = subprocess.run(["sh", "-c", '"$@" >&-', "sh", *command], stderr=subprocess.PIPE, text=True, timeout=20)
+    assert done.returncode == 125 and "Bad file descriptor" in done.stderr, done.stderr
+    assert subprocess.run(["sh", "-c", '"$@" >&-', "sh", sandbox_bin, "run", "true"], timeout=20).returncode == 0
 
 
 @pytest.mark.parametrize("words", [["explain"], ["--version"], ["--help-all"], ["doctor"], ["run", "--json"]])

@@ -3,6 +3,7 @@
 import os
 import pty
 import subprocess
+import sys
 import termios
 
 import pytest
@@ -28,6 +29,34 @@ def test_guest_has_a_terminal_of_the_boxs_own(terminal):
     status, shown = run.finish()
     assert status == 0 and shown == b"[True, True, True] /dev/pts/0\r\nTrue\r\n"
     assert os.ttyname(run.slave).encode() not in shown or os.ttyname(run.slave) == "/dev/pts/0"
+
+
+SHELL = """
+import os, signal, subprocess, sys, time
+signal.signal(signal.SIGTTOU, signal.SIG_IGN)
+import fcntl, termios; fcntl.ioctl(0, termios.TIOCSCTTY, 0)
+job = subprocess.Popen(sys.argv[1:], preexec_fn=os.setpgrp)
+print("started", flush=True)
+time.sleep(1)
+print("waits" if job.poll() is None else "has ended", flush=True)
+os.tcsetpgrp(0, job.pid)
+job.send_signal(signal.SIGCONT)
+print("status", job.wait(), flush=True)
+"""
+
+
+def test_a_job_in_the_background_leaves_what_is_typed_until_it_is_in_front(sandbox_bin):
+    """Without --tty, as a shell does it. Bare, the job would be stopped meanwhile."""
+    run = Terminal(
+        [sys.executable, "-c", SHELL, sandbox_bin, "run", "-q", "--", "sh", "-c", "read line; echo got $line"]
+    )
+    try:
+        run.read_until(b"started")
+        os.write(run.master, b"typed early\n")
+        shown = run.read_until(b"status 0")
+        assert b"waits" in shown and b"got typed early" in shown and b"status 0" in shown, shown
+    finally:
+        run.close()
 
 
 def test_window_size_is_the_callers(terminal):
