@@ -8,8 +8,8 @@
 namespace pctx {
 
 bool outputs_are_one() {
-  struct stat out {
-  }, err{};
+  struct stat out {};
+  struct stat err {};
   return ::fstat(STDOUT_FILENO, &out) == 0 && ::fstat(STDERR_FILENO, &err) == 0 && out.st_dev == err.st_dev &&
          out.st_ino == err.st_ino;
 }

@@ -76,16 +76,17 @@ void Stream::on_readable() {
   if (got > 0)
     take({buffer.data(), static_cast<std::size_t>(got)});
   else if (got == 0 || (errno != EAGAIN && errno != EINTR))
-    got < 0 && to_guest_ ? on_unreadable(errno) : end();
+    stop_reading(got < 0 ? errno : 0);
 }
 
-void Stream::on_unreadable(int code) {
-  if (code == EIO && ::tcgetpgrp(source_) >= 0 && ::tcgetpgrp(source_) != ::getpgrp()) {
-    in_background_ = true;
-    return;
-  }
-  // nohup leaves a standard input that is open for writing only: there is nothing to be missed.
-  if (code != EBADF) source_error_ = code;
+void Stream::stop_reading(int error) {
+  struct stat status {};
+  const bool terminal = error == EIO && ::fstat(source_, &status) == 0 && S_ISCHR(status.st_mode);
+  const pid_t in_front = terminal && to_guest_ ? ::tcgetpgrp(source_) : -1;
+  in_background_ = in_front >= 0 && in_front != ::getpgrp();
+  if (in_background_) return;
+  // nohup leaves an input that is open for writing only, and a terminal may have gone: nothing is missed of either.
+  if (to_guest_ && error != EBADF && !terminal) source_error_ = error;
   end();
 }
 

@@ -52,7 +52,7 @@ class Stream {
 
  private:
   void take(std::string_view bytes);
-  void on_unreadable(int code);
+  void stop_reading(int error);  // 0: at its end
   bool flush(int interrupt);
   void end();
   ssize_t put(std::string_view bytes);

@@ -1,4 +1,3 @@
-#include <fcntl.h>
 #include <unistd.h>
 
 #include <cstdlib>
@@ -20,17 +19,12 @@ namespace {
 
 // Nothing is proven by probes: a box is made, the way `run` makes it.
 FirstBox try_a_box() {
-  // The box reads the caller's standard input as a run does; a check must not swallow it.
-  if (const int nothing = ::open("/dev/null", O_RDONLY | O_CLOEXEC); nothing >= 0) {
-    ::dup2(nothing, STDIN_FILENO);
-    ::close(nothing);
-  }
   RunArguments arguments;
   arguments.command = {"true"};
   arguments.literal = true;
   auto prepared = prepare(arguments);
   if (!prepared) return {std::nullopt, std::move(prepared).error()};
-  auto ending = run_box(prepared->plan, prepared->command, {.capture = true});
+  auto ending = run_box(prepared->plan, prepared->command, {.capture = true, .no_input = true});
   if (!ending) return {std::nullopt, std::move(ending).error()};
   return {*std::move(ending), std::nullopt};
 }
