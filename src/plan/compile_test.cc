@@ -1,57 +1,16 @@
 #include <gtest/gtest.h>
 
 #include <sched.h>
-#include <sys/resource.h>
 
 #include <algorithm>
 #include <fstream>
 #include <sstream>
 
-#include "plan/plan.h"
+#include "plan/planned.h"
 #include "sys/kernel_abi.h"
 
 namespace pctx {
 namespace {
-
-HostFeatures root_host() {
-  HostFeatures host;
-  host.privileged = true;
-  host.kernel_major = 6;
-  host.kernel_minor = 18;
-  host.landlock_abi = 7;
-  host.first_free_id = 0x70000000;
-  host.cgroup = {
-      .version = CgroupVersion::v2, .unified = "/sys/fs/cgroup", .cpu_controller = true, .io_controller = true};
-  host.system = {{"/usr", PathKind::directory, ""},
-                 {"/bin", PathKind::link, "usr/bin"},
-                 {"/lib64", PathKind::link, "usr/lib64"},
-                 {"/etc/ld.so.cache", PathKind::file, ""},
-                 {"/etc/localtime", PathKind::link, "/usr/share/zoneinfo/Etc/UTC"}};
-  host.attach_point = "/tmp";
-  host.cpus = 4;
-  return host;
-}
-
-HostFeatures user_host() {
-  HostFeatures host = root_host();
-  host.uid = host.gid = 1000;
-  host.privileged = false;
-  host.cgroup = {.version = CgroupVersion::none, .why_none = "no cgroup is delegated to this user"};
-  return host;
-}
-
-const RootOp* find(const Plan& plan, RootOpKind kind, std::string_view target) {
-  for (const RootOp& op : plan.root)
-    if (op.kind == kind && op.target == target) return &op;
-  return nullptr;
-}
-
-std::string bound_by(const Plan& plan, std::string limit) {
-  std::replace(limit.begin(), limit.end(), '-', '_');
-  for (const LimitBinding& each : plan.bindings)
-    if (each.limit == limit) return each.by;
-  return "";
-}
 
 TEST(Compile, is_pure) {
   const auto first = compile({}, root_host(), {.instance = 7});
@@ -231,202 +190,6 @@ TEST(Compile, some_layers_can_never_be_left_out) {
   }
 }
 
-TEST(Limits, without_cgroups_the_next_best_binds_and_is_named) {
-  const auto plan = compile({}, user_host(), {});
-  ASSERT_TRUE(plan);
-  EXPECT_TRUE(plan->watchdog.memory);
-  EXPECT_EQ(plan->pin_cpus, 1U);
-  EXPECT_TRUE(plan->cgroup_writes.empty());
-  ASSERT_FALSE(plan->notices.empty());
-  for (const LimitBinding& limit : plan->bindings) EXPECT_NE(limit.by, "cgroup v2") << limit.limit;
-}
-
-TEST(Limits, what_only_cgroups_can_bind_is_refused_without_them) {
-  for (const auto& [change, option] : {std::pair{+[](Policy& p) { p.limits.cpus = 500; }, "--cpus"},
-                                       {+[](Policy& p) { p.limits.io_read = 1_MiB; }, "--io-read"}}) {
-    Policy policy;
-    change(policy);
-    const auto refused = compile(policy, user_host(), {});
-    ASSERT_FALSE(refused);
-    EXPECT_NE(refused.error().what.find(option), std::string::npos);
-    EXPECT_TRUE(compile(policy, root_host(), {}));
-    policy.allow_degraded.set(index(Layer::cgroups));
-    const auto degraded = compile(policy, user_host(), {});
-    ASSERT_TRUE(degraded);
-    EXPECT_TRUE(bound_by(*degraded, std::string{option}.substr(2)).starts_with("not bound")) << option;
-  }
-}
-
-TEST(Limits, a_guest_with_the_callers_uid_has_few_descriptors) {
-  Policy policy;
-  policy.limits.files = 513;
-  EXPECT_TRUE(compile(policy, root_host(), {})) << "a uid of its own";
-  const auto refused = compile(policy, user_host(), {});
-  ASSERT_FALSE(refused);
-  EXPECT_NE(refused.error().what.find("--files 513"), std::string::npos);
-  policy.allow_degraded.set(index(Layer::subordinate_ids));
-  EXPECT_TRUE(compile(policy, user_host(), {}));
-  policy = {};
-  policy.limits.files = 512;
-  EXPECT_TRUE(compile(policy, user_host(), {}));
-}
-
-TEST(Limits, no_guest_is_promised_more_descriptors_than_its_caller_may_have) {
-  HostFeatures host = root_host();
-  host.files = 100;
-  const auto plan = compile({}, host, {});
-  ASSERT_TRUE(plan);
-  EXPECT_EQ(std::ranges::find(plan->bindings, "files", &LimitBinding::limit)->value, "100");
-  EXPECT_EQ(std::ranges::find(plan->rlimits, RLIMIT_NOFILE, &ResourceLimit::resource)->value, 100U);
-  Policy policy;
-  policy.limits.files = 101;
-  const auto refused = compile(policy, host, {});
-  ASSERT_FALSE(refused);
-  EXPECT_NE(refused.error().what.find("more than 100"), std::string::npos);
-  policy.limits.files = 100;
-  EXPECT_TRUE(compile(policy, host, {}));
-}
-
-TEST(Limits, a_watchdog_needs_the_proc_of_the_box) {
-  CompileInputs inputs;
-  inputs.missing.set(index(Layer::proc));
-  Policy policy;
-  policy.allow_degraded.set(index(Layer::proc));
-  const auto refused = compile(policy, user_host(), inputs);
-  ASSERT_FALSE(refused);
-  EXPECT_NE(refused.error().what.find("limits are bound by a watchdog"), std::string::npos);
-  EXPECT_TRUE(compile(policy, root_host(), inputs)) << "cgroups bind them";
-  policy.limits.cpu_time = Millis{1000};
-  EXPECT_FALSE(compile(policy, root_host(), inputs));
-}
-
-TEST(Limits, what_systemd_did_not_delegate_is_not_promised) {
-  HostFeatures host = root_host();
-  host.cgroup.cpu_controller = host.cgroup.io_controller = false;
-  const auto plan = compile({}, host, {});
-  ASSERT_TRUE(plan);
-  EXPECT_EQ(plan->pin_cpus, 1U);
-  for (const CgroupWrite& write : plan->cgroup_writes) EXPECT_NE(write.file, "cpu.max");
-  Policy policy;
-  policy.limits.io_write = 1_MiB;
-  EXPECT_FALSE(compile(policy, host, {}));
-  policy.allow_degraded.set(index(Layer::cgroups));
-  const auto degraded = compile(policy, host, {});
-  ASSERT_TRUE(degraded);
-  EXPECT_EQ(bound_by(*degraded, "io_write"), "not bound");
-  ASSERT_EQ(degraded->notices.size(), 1U);
-  EXPECT_EQ(degraded->notices[0], "limits that --allow-degraded lets go: io_write 1 MiB/s (not bound)");
-  EXPECT_TRUE(plan->notices.empty());
-}
-
-TEST(Root, what_lies_in_another_place_is_mounted_after_it) {
-  Policy policy;
-  policy.binds = {{"/data/git", "/p/git", false}, {"/data", "/p", true}, {"/tool", "/scratch/tool", false}};
-  policy.tmpfs = {{"/scratch", 8_MiB}, {"/p/cache", 8_MiB}};
-  const CompileInputs inputs{.binds = {{"/data/git", true}, {"/data", true}, {"/tool", true}}};
-  const auto plan = compile(policy, root_host(), inputs);
-  ASSERT_TRUE(plan) << plan.error().what;
-  const RootOp* outer = find(*plan, RootOpKind::bind, "p");
-  const RootOp* inner = find(*plan, RootOpKind::bind, "p/git");
-  const RootOp* cache = find(*plan, RootOpKind::tmpfs, "p/cache");
-  const RootOp* tool = find(*plan, RootOpKind::bind, "scratch/tool");
-  ASSERT_TRUE(outer && inner && cache && tool);
-  EXPECT_TRUE(outer < inner && outer < cache && find(*plan, RootOpKind::tmpfs, "scratch") < tool);
-  EXPECT_TRUE(inner->inside && cache->inside) << "nothing is made in what is lent";
-  EXPECT_FALSE(find(*plan, RootOpKind::directory, "p/git") || find(*plan, RootOpKind::directory, "p/cache"));
-  EXPECT_FALSE(outer->inside || tool->inside) << "the box's own places are made";
-  EXPECT_TRUE(find(*plan, RootOpKind::directory, "scratch/tool"));
-
-  policy.binds[2].target = "/p/cache/tool";
-  EXPECT_FALSE(compile(policy, root_host(), inputs));
-}
-
-TEST(Root, places_are_told_apart_behind_the_boxs_own_links) {
-  HostFeatures host = root_host();
-  host.system.push_back({"/srv", PathKind::link, "/usr/srv/"});
-  host.system.push_back({"/round", PathKind::link, "round"});
-  const auto placed_at = [&](const char* place) {
-    Policy policy;
-    policy.binds = {{"/data", place, false}};
-    const auto plan = compile(policy, host, {.binds = {{"/data", true}}});
-    return plan ? std::string{find(*plan, RootOpKind::bind, place + 1) ? place : plan->root.back().target} : "refused";
-  };
-  EXPECT_EQ(placed_at("/var/tmp/w/x"), "tmp/w/x");
-  EXPECT_EQ(placed_at("/var/tmp"), "refused") << "/tmp is the sandbox's own";
-  EXPECT_EQ(placed_at("/etc/mtab"), "refused") << "it is in /proc";
-  EXPECT_EQ(placed_at("/srv/x"), "usr/srv/x");
-  EXPECT_EQ(placed_at("/var/tmpx"), "/var/tmpx");
-  EXPECT_EQ(placed_at("/round/x"), "/round/x") << "and the kernel says what it thinks of it";
-
-  Policy policy;
-  policy.binds = {{"/data/x", "/var/tmp/w/x", false}, {"/data", "/tmp/w", true}};
-  const CompileInputs inputs{.binds = {{"/data/x", true}, {"/data", true}}};
-  const auto plan = compile(policy, host, inputs);
-  ASSERT_TRUE(plan) << plan.error().what;
-  const RootOp* inner = find(*plan, RootOpKind::bind, "tmp/w/x");
-  ASSERT_TRUE(inner);
-  EXPECT_TRUE(inner->inside && find(*plan, RootOpKind::bind, "tmp/w") < inner);
-
-  policy.binds[0].target = "/var/tmp/w";
-  const auto same = compile(policy, host, inputs);
-  ASSERT_FALSE(same);
-  EXPECT_EQ(same.error().what, "two things would lie at /tmp/w");
-}
-
-TEST(Root, an_old_kernel_lends_no_tree_that_would_stay_writable_inside) {
-  HostFeatures host = root_host();
-  host.kernel_major = 5;
-  host.kernel_minor = 10;
-  ASSERT_TRUE(compile({}, host, {}));
-  host.mount_points = {"/", "/usrlocal", "/usr/local"};
-  const auto refused = compile({}, host, {});
-  ASSERT_FALSE(refused);
-  EXPECT_NE(refused.error().what.find("/usr/local"), std::string::npos);
-}
-
-TEST(Limits, v1_cannot_throttle_buffered_writes_and_says_so) {
-  HostFeatures host = root_host();
-  host.cgroup = {.version = CgroupVersion::v1, .memory = "/m", .pids = "/p", .cpu = "/c", .memsw = true};
-  Policy policy;
-  ASSERT_TRUE(compile(policy, host, {}));
-  policy.limits.io_write = 1_MiB;
-  const auto refused = compile(policy, host, {});
-  ASSERT_FALSE(refused);
-  EXPECT_NE(refused.error().what.find("v1 cannot throttle"), std::string::npos);
-}
-
-// On v1 our init is in the cgroups of a Worker, and in none of a run's.
-TEST(Limits, processes_are_those_of_the_guest) {
-  HostFeatures v1 = root_host();
-  v1.cgroup = {.version = CgroupVersion::v1, .memory = "/m", .pids = "/p", .cpu = "/c", .memsw = true};
-  const auto most = [](const HostFeatures& host, const CompileInputs& inputs) {
-    Policy policy;
-    policy.limits.pids = 5;
-    const auto plan = compile(policy, host, inputs);
-    for (const CgroupWrite& write : plan->cgroup_writes)
-      if (write.file == "pids.max") return write.value;
-    return std::string{};
-  };
-  EXPECT_EQ(most(v1, {}), "5");
-  EXPECT_EQ(most(v1, {.pool = true}), "6");
-  EXPECT_EQ(most(root_host(), {}), "6");
-}
-
-TEST(Limits, swap_is_part_of_memory) {
-  HostFeatures host = root_host();
-  host.cgroup = {.version = CgroupVersion::v1, .memory = "/m", .pids = "/p", .cpu = "/c", .memsw = true};
-  const auto v1 = compile({}, host, {});
-  const auto v2 = compile({}, root_host(), {});
-  const auto has = [](const Plan& plan, std::string_view file) {
-    for (const CgroupWrite& write : plan.cgroup_writes)
-      if (write.file == file) return true;
-    return false;
-  };
-  EXPECT_TRUE(has(*v1, "memory.memsw.limit_in_bytes"));
-  EXPECT_TRUE(has(*v2, "memory.swap.max"));
-  EXPECT_TRUE(has(*v2, "memory.oom.group"));
-}
-
 TEST(Landlock, an_old_kernel_is_asked_only_for_what_it_knows) {
   for (int version = 1; version <= 7; ++version) {
     HostFeatures host = root_host();
@@ -449,40 +212,6 @@ TEST(Environment, nothing_is_inherited_and_options_win) {
   EXPECT_NE(std::find(plan->env.begin(), plan->env.end(), "LANG=de_DE.UTF-8"), plan->env.end());
   EXPECT_EQ(std::find(plan->env.begin(), plan->env.end(), "LANG=C.UTF-8"), plan->env.end());
   EXPECT_NE(std::find(plan->env.begin(), plan->env.end(), "X=1"), plan->env.end());
-}
-
-TEST(Root, lent_folders_of_another_owner_are_id_mapped) {
-  Policy policy;
-  policy.mnt = "/data";
-  const auto plan = compile(policy, root_host(), {.mnt = LentPath{"/data", true, 0, 0, 0755}});
-  ASSERT_TRUE(plan);
-  const RootOp* mnt = find(*plan, RootOpKind::bind, "mnt");
-  ASSERT_NE(mnt, nullptr);
-  EXPECT_TRUE(mnt->idmap);
-  EXPECT_EQ(mnt->attributes & abi::kMountRdonly, 0U);
-}
-
-TEST(Root, a_place_in_the_box_has_one_on_the_host_where_it_is_lent) {
-  Policy policy;
-  policy.mnt = "/data";
-  policy.binds = {{"/tools/file", "/mnt/sub/file", false}};
-  policy.tmpfs = {{"/opt/empty"}};
-  const auto plan = compile(
-      policy, root_host(), {.binds = {{"/tools/file", false, 0, 0, 0644}}, .mnt = LentPath{"/data", true, 0, 0, 0755}});
-  ASSERT_TRUE(plan);
-  for (const auto& [there, here] : {std::pair{"/mnt/./a/b", "/data/a/b"},
-                                    {"/mnt/sub/file", "/tools/file"},
-                                    {"/mnt/sub/files", "/data/sub/files"},
-                                    {"/usr/bin/env", "/usr/bin/env"},
-                                    {"/bin/../bin/env", "/usr/bin/env"},
-                                    {"/mnt/../etc/shadow", ""},
-                                    {"/etc/passwd", ""},
-                                    {"/tmp/x", ""},
-                                    {"/opt/empty/x", ""},
-                                    {"/proc/1/exe", ""},
-                                    {"/nowhere", ""},
-                                    {"/", ""}})
-    EXPECT_EQ(host_place(*plan, there), here) << there;
 }
 
 TEST(Compile, why_a_guest_has_the_callers_uid_is_said_with_a_next_step) {
