@@ -33,7 +33,7 @@ class Completed(subprocess.CompletedProcess):
         try:
             return json.loads(self.stdout)
         except json.JSONDecodeError as error:
-            shown = f"{self.stdout[:2000]}\n{self.stderr[:2000]}"
+            shown = f"{self.stdout[:2000]}\n{(self.stderr or '')[:2000]}"
             pytest.fail(f"no JSON on stdout ({error}); exit {self.returncode}\n{shown}")
 
 

@@ -42,7 +42,7 @@ def test_streams_that_go_to_one_place_keep_their_order(pctx, tmp_path, words):
         "run", "-q", *words, "--", "sh", "-c", MANY, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, cwd=tmp_path
     )
     assert done.stdout == IN_ORDER
-    apart = pctx("run", "--json", "--", "sh", "-c", MANY, stdout=subprocess.PIPE, stderr=subprocess.STDOUT).json()
+    apart = pctx("run", "-q", "--json", "--", "sh", "-c", MANY, stdout=subprocess.PIPE, stderr=subprocess.STDOUT).json()
     assert apart["stdout"] == "".join(f"out {n}\n" for n in range(1, 101))
 
 
