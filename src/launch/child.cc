@@ -2,6 +2,7 @@
 // the root and becomes init. No allocation, string, lock, log or exception here: a threaded parent may have left any
 // lock taken.
 #include <fcntl.h>
+#include <linux/capability.h>
 #include <sys/prctl.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
@@ -126,6 +127,18 @@ void await_go(const ChildPlan& plan) noexcept {
   (void)receive(plan.status, Message::go, none);
 }
 
+namespace {
+
+bool restore_capabilities() noexcept {
+  __user_cap_header_struct header{_LINUX_CAPABILITY_VERSION_3, 0};
+  __user_cap_data_struct sets[2];
+  if (::syscall(SYS_capget, &header, sets) != 0) return false;
+  for (auto& set : sets) set.effective = set.permitted;
+  return ::syscall(SYS_capset, &header, sets) == 0;
+}
+
+}  // namespace
+
 void become_guest_ids(const ChildPlan& plan) noexcept {
   if (!plan.set_ids) return;
   // Raw calls: glibc's wrappers signal all threads of a process that we are only a copy of.
@@ -134,6 +147,8 @@ void become_guest_ids(const ChildPlan& plan) noexcept {
   // Our own capabilities survive: they are lost only when the uid changes from the namespace's root to another.
   if (plan.uid != 0 && ::prctl(PR_SET_KEEPCAPS, 1, 0, 0, 0) != 0) fail(plan, Step::ids, 2);
   if (::syscall(SYS_setresuid, plan.uid, plan.uid, plan.uid) != 0) fail(plan, Step::ids, 3);
+  // Without a namespace of our own it does: then they are kept, but no longer in effect.
+  if (plan.shares_user && !restore_capabilities()) fail(plan, Step::ids, 5);
 }
 
 int open_profile(const ChildPlan& plan, int proc, bool at_exec) noexcept {

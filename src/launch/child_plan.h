@@ -144,6 +144,7 @@ struct ChildPlan {
   bool new_uts, uts_optional, cgroup_namespace, cgroup_namespace_optional;
   uid_t uid;
   bool drop_groups, set_ids;
+  bool shares_user;  // the user namespace is the host's
   const char* hostname;
   std::size_t hostname_size;
   const void* init_image;

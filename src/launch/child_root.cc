@@ -21,6 +21,10 @@
 namespace pctx {
 namespace {
 
+bool make_private(const char* target) noexcept {
+  return ::mount(nullptr, target, nullptr, MS_REC | MS_PRIVATE, nullptr) == 0;
+}
+
 // Before 5.12 there is no mount_setattr, and the old remount works only on a mount that is attached.
 bool remount(int root, const char* target, std::uint64_t attributes) noexcept {
   unsigned long flags = MS_REMOUNT | MS_BIND;
@@ -31,13 +35,15 @@ bool remount(int root, const char* target, std::uint64_t attributes) noexcept {
   return ::fchdir(root) == 0 && ::mount(nullptr, target, nullptr, flags, nullptr) == 0;
 }
 
-// Nothing is ever visible with looser flags than it should have: they are set before it is attached.
+// Nothing is ever visible with looser flags than it should have: they are set before it is attached. Private, or what
+// the host mounts there later would come into the box without these flags, and what the box mounts there would come to
+// the host, and stay.
 bool attach(int tree, int root, const char* target, std::uint64_t attributes) noexcept {
-  const abi::MountAttr attr{attributes, 0, 0, 0};
+  const abi::MountAttr attr{attributes, 0, MS_PRIVATE, 0};
   const bool set = abi::mount_setattr(tree, abi::kAtRecursive, attr) == 0;
   if (!set && errno != ENOSYS) return false;
   if (abi::move_mount(tree, root, target) != 0) return false;
-  return set || remount(root, target, attributes);
+  return set || (::fchdir(root) == 0 && make_private(target) && remount(root, target, attributes));
 }
 
 }  // namespace
@@ -132,14 +138,18 @@ namespace {
 
 // Something empty to lay over files, or over folders.
 struct Cover {
-  const char* source;
+  const char* source;  // null: a file system of its own
   std::uint64_t attributes;
   bool applied = false;  // a copy of a mask has its flags
   int tree = -1;         // in hand: this kernel did not have what it was for
 };
 
 void mask(const ChildPlan& plan, const ChildOp& op, int root, std::size_t at, Cover& cover) noexcept {
-  if (cover.tree < 0) cover.tree = abi::open_tree(root, cover.source, abi::kOpenTreeClone | abi::kOpenTreeCloexec);
+  static constexpr const char* kEmpty[] = {"nr_inodes", "2", "mode", "0555", nullptr};
+  if (cover.tree < 0)
+    cover.tree = cover.source == nullptr
+                     ? new_filesystem("tmpfs", kEmpty, cover.attributes)
+                     : abi::open_tree(root, cover.source, abi::kOpenTreeClone | abi::kOpenTreeCloexec);
   if (cover.tree < 0) fail(plan, Step::root_op, at);
   if (cover.applied ? abi::move_mount(cover.tree, root, op.target) != 0
                     : !attach(cover.tree, root, op.target, cover.attributes)) {
@@ -246,6 +256,8 @@ int place_init(const ChildPlan& plan, int root) noexcept {
 }
 
 int enter_root(const ChildPlan& plan) noexcept {
+  // In a user namespace of our own the host's mounts are no peers of ours, and learn nothing of what we mount.
+  if (plan.shares_user && !make_private("/")) fail(plan, Step::root, 3);
   const int root = new_filesystem("tmpfs", plan.root_options, abi::kMountNosuid | abi::kMountNodev);
   if (root < 0) fail(plan, Step::root);
   // The new root must hang in our namespace before anything can be mounted below it (detached trees take no mounts
@@ -270,9 +282,11 @@ void seal_root(const ChildPlan& plan, int root) noexcept {
 }
 
 void apply_masks(const ChildPlan& plan, int root) noexcept {
-  // A folder of a template has flags that a box below it cannot take off again; a device would not open with them.
+  // Nothing of the box's own tree covers folders: the caller may have lent something over any part of it but /dev and
+  // /proc. A folder of a template has flags that a box below it cannot take off again; a device would not open with
+  // them.
   constexpr std::uint64_t kFlags = abi::kMountRdonly | abi::kMountNosuid | abi::kMountNoexec;
-  Cover files{"dev/null", kFlags}, folders{"var/empty", kFlags | abi::kMountNodev};
+  Cover files{"dev/null", kFlags}, folders{nullptr, kFlags | abi::kMountNodev};
   for (std::size_t i = 0; i < plan.op_count; ++i)
     if (plan.ops[i].kind == RootOpKind::mask) mask(plan, plan.ops[i], root, i, plan.ops[i].directory ? folders : files);
   for (const Cover& cover : {files, folders})

@@ -149,6 +149,7 @@ Result<Lent> fill(const Plan& plan, const Command& command, SharedMemory& memory
   child.uid = plan.ids.inside;
   child.drop_groups = plan.ids.drop_groups;
   child.set_ids = true;
+  child.shares_user = (plan.namespaces & CLONE_NEWUSER) == 0;
   child.hostname = memory.keep(plan.policy.hostname);
   child.hostname_size = plan.policy.hostname.size();
   child.init_image = pctx_init_begin;

@@ -1,6 +1,7 @@
 // Id maps and id-mapped mounts: who the guest is on the host.
 #include <fcntl.h>
 #include <sched.h>
+#include <sys/mount.h>
 #include <sys/prctl.h>
 #include <sys/wait.h>
 
@@ -82,7 +83,8 @@ Result<Fd> idmapped_tree(const LentPath& source, int mapping) {
   Fd tree{
       abi::open_tree(AT_FDCWD, source.path.c_str(), abi::kOpenTreeClone | abi::kOpenTreeCloexec | abi::kAtRecursive)};
   if (!tree) return os_error(fmt::format("cannot lend {}", source.path));
-  const abi::MountAttr attr{abi::kMountIdmap, 0, 0, static_cast<std::uint64_t>(mapping)};
+  // It was cloned in the host's own mount namespace, as a peer of what it was cloned from.
+  const abi::MountAttr attr{abi::kMountIdmap, 0, MS_PRIVATE, static_cast<std::uint64_t>(mapping)};
   if (abi::mount_setattr(tree.get(), abi::kAtRecursive, attr) != 0)
     return unavailable(
         fmt::format("{} belongs to uid {} and cannot be lent read-write: its file system or this kernel has no "

@@ -4,9 +4,11 @@ import json
 import os
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 import refusing_host
+from waiting import in_time
 
 REASONS = {
     "uts": ("uts", "this host refuses it: No space left on device"),
@@ -104,3 +106,39 @@ def test_workers_do_without_too(on_host, lack, tmp_path, sandbox_bin):
     done = subprocess.run(host, env=env, capture_output=True, text=True, timeout=90)
     assert done.returncode == 0, done.stderr
     assert (done.stdout.strip() == os.uname().nodename) == (lack != "cgroup")
+
+
+WITHOUT_USER = """
+read mapped
+echo 0 > /proc/sys/user/max_user_namespaces
+mounts() { wc -l < /proc/self/mountinfo; }
+before=$(mounts)
+"$@"
+echo $? $(($(mounts) - before))
+"""
+
+
+@pytest.mark.root_only
+def test_root_does_without_a_user_namespace_where_it_says_so(sandbox_bin):
+    """In a user namespace of all ids that allows none below it, with mounts as shared as systemd makes them."""
+
+    def call(*words):
+        wrap = ["unshare", "--user", "--keep-caps", "--mount", "--propagation", "shared", "sh", "-c", WITHOUT_USER, "sh"]
+        command = [*wrap, sandbox_bin, "run", "--backend", "namespaces", *words, "--", "cat", "/proc/self/status"]
+        process = subprocess.Popen(
+            command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+        )
+        own = os.readlink("/proc/self/ns/user")
+        assert in_time(lambda: os.readlink(f"/proc/{process.pid}/ns/user") != own)
+        for file in ("uid_map", "gid_map"):
+            Path(f"/proc/{process.pid}/{file}").write_text("0 0 4294967295")
+        out, err = process.communicate("mapped\n", timeout=60)
+        *said, last = out.splitlines()
+        return dict(line.split(":\t", 1) for line in said), last, err
+
+    said, ended, error = call()
+    assert (said, ended) == ({}, "125 0") and "user namespaces are switched off" in error  # the control
+    said, ended, error = call("--allow-degraded", "user")
+    assert ended == "0 0" and "WARNING: the box has no user namespace of its own" in error
+    assert {said[name] for name in ("CapInh", "CapPrm", "CapEff", "CapBnd", "CapAmb")} == {"0" * 16}
+    assert said["Seccomp"] == "2" and "0" not in said["Uid"].split() and said["Pid"] == "2"

@@ -181,6 +181,22 @@ def test_dangerous_part_of_proc_is_masked(inside, path):
     assert answer in ("b''", "ENOENT", "EACCES", "EPERM")
 
 
+@pytest.mark.parametrize("left", ["a file", "a link", "nothing"])
+def test_what_is_lent_at_var_covers_nothing_of_proc(inside, open_place, skip_unless, left):
+    """A guest that had /var could make what covered folders of /proc a link to the whole of it."""
+    skip_unless(os.path.isdir("/proc/acpi"), "a kernel with /proc/acpi")
+    if left == "a file":
+        (open_place / "empty").mkdir()
+        (open_place / "empty/file").touch()
+    elif left == "a link":
+        (open_place / "empty").symlink_to("/proc")
+    code = "import os; print(os.listdir('/proc/acpi'), os.listdir('/var'))"
+    there = "[]" if left == "nothing" else "['empty']"
+    for option in ("--ro", "--rw"):
+        assert inside(code, option, f"{open_place}:/var").stdout == f"[] {there}\n"
+    assert inside(code, "--tmpfs", "/var").stdout == "[] []\n"
+
+
 def test_sys_settings_cannot_be_written(inside, layers):
     code = (
         "import errno\n"
