@@ -1,6 +1,7 @@
 // Limits always bind: by cgroups where the host lends them, else by the next best mechanism. Which one is written down
 // for the Receipt.
 #include <algorithm>
+#include <cerrno>
 
 #include <fmt/format.h>
 
@@ -29,17 +30,18 @@ void v1_writes(Plan& plan, const CgroupHost& host, bool pool) {
   if (host.memsw)
     writes.push_back({"memory", "memory.memsw.limit_in_bytes", std::to_string(limits.memory)});
   else
-    writes.push_back({"memory", "memory.swappiness", "0", true});
+    writes.push_back({"memory", "memory.swappiness", "0", ENOENT});
   // Our init is one of a Worker's. Of a run it is in none.
   writes.push_back({"pids", "pids.max", std::to_string(limits.pids + (pool ? 1 : 0))});
-  writes.push_back({"cpu", "cpu.cfs_quota_us", std::to_string(cpu_quota(limits.cpus))});
+  // Refused where a group above has less, which then binds; v2 takes it and does the same.
+  writes.push_back({"cpu", "cpu.cfs_quota_us", std::to_string(cpu_quota(limits.cpus)), EINVAL});
 }
 
 void v2_writes(Plan& plan) {
   const Limits& limits = plan.policy.limits;
   auto& writes = plan.cgroup_writes;
   writes.push_back({"memory", "memory.max", std::to_string(limits.memory)});
-  writes.push_back({"memory", "memory.swap.max", "0", true});
+  writes.push_back({"memory", "memory.swap.max", "0", ENOENT});
   writes.push_back({"memory", "memory.oom.group", "1"});
   // One more for our init.
   writes.push_back({"pids", "pids.max", std::to_string(limits.pids + 1)});

@@ -87,7 +87,7 @@ struct CgroupWrite {
   std::string controller;  // v1: the hierarchy; v2: for the reader only
   std::string file;
   std::string value;
-  bool optional = false;  // a file that not every kernel has
+  int may_fail_with = 0;  // an error that leaves the limit bound, or the file to newer kernels
 };
 
 struct KernelSetting {

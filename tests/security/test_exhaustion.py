@@ -4,6 +4,7 @@ import json
 import os
 import resource
 import subprocess
+from pathlib import Path
 
 import pytest
 
@@ -40,6 +41,25 @@ def test_guest_cannot_make_more(inside, bomb):
 @pytest.mark.parametrize("most", [1, 2, 5])
 def test_the_last_process_is_the_one_that_was_asked_for(inside, most):
     assert inside(FORKS, "--pids", str(most)).stdout.split() == ["EAGAIN", str(most - 1)]
+
+
+@pytest.mark.root_only
+def test_a_group_above_that_has_less_cpu_binds(pctx, skip_unless, tmp_path):
+    """cgroup v1 refuses a quota above that of a group above: a caller in a container of half a CPU, for example."""
+    own = [line.split(":", 2)[1:] for line in Path("/proc/self/cgroup").read_text().splitlines()]
+    path = next((path for names, path in own if "cpu" in names.split(",")), None)
+    skip_unless(path is not None and os.path.isdir("/sys/fs/cgroup/cpu"), "cgroup v1")
+    group = Path(f"/sys/fs/cgroup/cpu{path}/pctx-t-{os.getpid()}")
+    group.mkdir()
+    try:
+        (group / "cpu.cfs_quota_us").write_text("50000")
+        spin = "import time\nend = time.monotonic() + 1\nwhile time.monotonic() < end: pass"
+        line = f'echo $$ > {group}/cgroup.procs; exec "$@"'
+        done = subprocess.run(["sh", "-c", line, "sh", *pctx("run", "-q", "--", "python3", "-c", spin).args], timeout=60)
+        throttled = dict(line.split() for line in (group / "cpu.stat").read_text().splitlines())["nr_throttled"]
+    finally:
+        group.rmdir()
+    assert done.returncode == 0 and int(throttled) > 0
 
 
 def test_fork_bomb_ends_with_the_box(inside):
