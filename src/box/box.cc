@@ -28,6 +28,8 @@
 namespace pctx {
 namespace {
 
+constexpr Millis kTerminalInterval{200};  // as soon as whoever types would notice
+
 using Clock = std::chrono::steady_clock;
 
 class Supervisor {
@@ -251,7 +253,6 @@ void Supervisor::on_signal() {
       continue;
     }
     forwarded_ = signal;
-    if (signal == SIGCONT) in_.resume();
     // A guest that shrugs off the first Ctrl-C does not get to keep the terminal.
     if (signal == SIGINT && std::exchange(interrupted_, true)) end_box();
     if (box_.status) (void)send_frame(box_.status.get(), {Message::signal, Step::handshake, 0, 0, signal});
@@ -330,6 +331,7 @@ int Supervisor::wait_budget() const {
     until = std::min(until, std::max(*kill_at_, now + Millis{1}));
   else if (plan_.policy.limits.timeout.count() > 0)
     until = std::min(until, started_ + plan_.policy.limits.timeout);
+  if (in_.in_background()) until = std::min(until, now + kTerminalInterval);
   if (plan_.watchdog.any()) until = std::min(until, std::max(next_check_, now + Millis{1}));
   if (can_be_looked_at()) until = std::min(until, std::max(first_look_, now + Millis{1}));
   if (options_.tick) until = std::min(until, std::max(next_tick_, now + Millis{1}));
@@ -357,6 +359,7 @@ Result<void> Supervisor::supervise() {
     slots
   };
   for (;;) {
+    if (in_.in_background()) in_.look_at_terminal();
     std::array<pollfd, slots> fds{};
     const auto watch = [&](Slot slot, int fd, short events) { fds[slot] = {fd, events, 0}; };
     watch(pidfd, box_.pidfd.get(), POLLIN);

@@ -27,6 +27,7 @@ Stream Stream::output(Fd source, int sink, OutputBudget* budget, bool clean) {
   stream.budget_ = budget;
   struct stat status {};
   stream.sink_is_pipe_ = sink >= 0 && ::fstat(sink, &status) == 0 && S_ISFIFO(status.st_mode);
+  stream.sink_is_readable_only_ = sink >= 0 && (::fcntl(sink, F_GETFL) & O_ACCMODE) == O_RDONLY;
   stream.sink_may_wait_ = stream.sink_is_pipe_ || (S_ISCHR(status.st_mode) && ::isatty(sink) == 1);
   if (clean) stream.filter_.emplace();
   return stream;
@@ -59,6 +60,8 @@ void Stream::take(std::string_view bytes) {
   bytes_ += bytes.size();
   if (!to_guest_ && sink_ < 0)
     captured_.append(bytes);
+  else if (sink_is_readable_only_ && !bytes.empty())
+    sink_error_ = EBADF;  // the caller closed it: no reason for the guest to die in its work
   else if (!sink_broken_)
     pending_ += filter_ ? filter_->feed(bytes) : std::string{bytes};
 }
@@ -79,11 +82,15 @@ void Stream::on_readable() {
     stop_reading(got < 0 ? errno : 0);
 }
 
+void Stream::look_at_terminal() {
+  const pid_t in_front = ::tcgetpgrp(source_);
+  in_background_ = in_front >= 0 && in_front != ::getpgrp();
+}
+
 void Stream::stop_reading(int error) {
   struct stat status {};
   const bool terminal = error == EIO && ::fstat(source_, &status) == 0 && S_ISCHR(status.st_mode);
-  const pid_t in_front = terminal && to_guest_ ? ::tcgetpgrp(source_) : -1;
-  in_background_ = in_front >= 0 && in_front != ::getpgrp();
+  if (terminal && to_guest_) look_at_terminal();
   if (in_background_) return;
   // nohup leaves an input that is open for writing only, and a terminal may have gone: nothing is missed of either.
   if (to_guest_ && error != EBADF && !terminal) source_error_ = error;
@@ -129,7 +136,6 @@ void Stream::on_writable() {
   else if (put < 0 && errno != EAGAIN && errno != EINTR) {
     if (!to_guest_ && errno != EPIPE) sink_error_ = errno;
     pending_.clear();
-    if (sink_error_ == EBADF) return;  // the caller closed it: not a reason for the guest to die in its work
     // Nobody reads any more (`run … | head`): let the guest have its SIGPIPE.
     sink_broken_ = true;
     end();

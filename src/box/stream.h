@@ -43,8 +43,10 @@ class Stream {
 
   std::uint64_t bytes() const { return bytes_; }
   const std::string& captured() const { return captured_; }
-  // A terminal that another job has may be ours again.
-  void resume() { in_background_ = false; }
+  // Another job has the terminal that we read from. Nobody says when it is ours again: bash sends no SIGCONT to a job
+  // that was never stopped.
+  bool in_background() const { return in_background_; }
+  void look_at_terminal();
   // Why the source gave no more, 0 if that was its end.
   int source_error() const { return source_error_; }
   // Why the sink took no more, 0 if it did or if it was a reader that has gone.
@@ -66,7 +68,7 @@ class Stream {
   bool sink_broken_ = false;
   bool in_background_ = false;  // what is typed is for somebody else
   int source_error_ = 0, sink_error_ = 0;
-  bool sink_is_pipe_ = false;
+  bool sink_is_pipe_ = false, sink_is_readable_only_ = false;
   bool sink_may_wait_ = false;  // a pipe or a terminal that was not opened once more yet
   Fd own_sink_;                 // opened once more: there a write never waits
   OutputBudget* budget_ = nullptr;

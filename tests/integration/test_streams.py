@@ -122,6 +122,18 @@ def test_what_goes_to_a_closed_output_is_no_success(sandbox_bin, words):
     assert subprocess.run(["sh", "-c", '"$@" >&-', "sh", sandbox_bin, "run", "true"], timeout=20).returncode == 0
 
 
+def test_an_output_that_can_only_be_read_keeps_nobody_waiting(sandbox_bin):
+    """The read end of a pipe never becomes writable, nor fails before somebody writes."""
+    read_end, write_end = os.pipe()
+    try:
+        command = [sandbox_bin, "run", "-q", "--", "echo", "hi"]
+        done = subprocess.run(command, stdout=read_end, stderr=subprocess.PIPE, text=True, timeout=20)
+    finally:
+        os.close(read_end)
+        os.close(write_end)
+    assert done.returncode == 125 and "the guest's output could not be written" in done.stderr
+
+
 @pytest.mark.parametrize("words", [["explain"], ["--version"], ["--help-all"], ["doctor"], ["run", "--json"]])
 def test_what_nobody_could_read_is_no_success(sandbox_bin, words):
     command = [sandbox_bin, *words, *(["--", "true"] if words[0] in ("run", "explain") else [])]

@@ -39,8 +39,7 @@ job = subprocess.Popen(sys.argv[1:], preexec_fn=os.setpgrp)
 print("started", flush=True)
 time.sleep(1)
 print("waits" if job.poll() is None else "has ended", flush=True)
-os.tcsetpgrp(0, job.pid)
-job.send_signal(signal.SIGCONT)
+os.tcsetpgrp(0, job.pid)  # and no SIGCONT: bash sends none to a job that was not stopped
 print("status", job.wait(), flush=True)
 """
 
