@@ -10,7 +10,7 @@
 
 #include <fmt/format.h>
 
-#include "box/terminal.h"
+#include "base/printable.h"
 #include "env/tree.h"
 #include "sys/files.h"
 #include "sys/kernel_abi.h"

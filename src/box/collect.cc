@@ -14,7 +14,7 @@
 #include <memory>
 
 #include "base/fd.h"
-#include "box/terminal.h"
+#include "base/printable.h"
 
 namespace pctx {
 namespace {

@@ -11,8 +11,8 @@
 
 #include <fmt/format.h>
 
+#include "base/printable.h"
 #include "box/refused_call.h"
-#include "box/terminal.h"
 #include "plan/refusal.h"
 #include "sys/syscalls.h"
 

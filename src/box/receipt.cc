@@ -1,7 +1,7 @@
 #include "box/receipt.h"
 
 #include "base/json.h"
-#include "box/terminal.h"
+#include "base/printable.h"
 
 namespace pctx {
 namespace {

@@ -10,17 +10,6 @@
 
 namespace pctx {
 
-// A file name of the guest's making, for messages and JSON: valid UTF-8 without control or bidi characters. Reversible:
-// a backslash becomes `\\`, each byte of what is invalid or not displayable becomes `\xNN`.
-std::string printable_path(std::string_view path);
-
-// One line of our own that may hold such names: as above, but backslashes stay, so that what was escaped stays so too.
-std::string printable_line(std::string_view line);
-
-// JSON with text of the guest's making, which is valid UTF-8 as our library writes it: what is not displayable becomes
-// `\uNNNN`, two of them past U+FFFF. It reads as the same value.
-std::string printable_json(std::string_view json);
-
 // Keeps the state of one stream. The concatenated output does not depend on how the input is cut into chunks, and
 // at most kMaxSequence bytes are held back.
 class TerminalFilter {

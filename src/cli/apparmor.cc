@@ -7,7 +7,7 @@
 
 #include "base/json.h"
 #include "base/print.h"
-#include "box/terminal.h"
+#include "base/printable.h"
 #include "cli/verbs.h"
 #include "env/store.h"
 #include "env/virtualenv.h"
@@ -167,7 +167,7 @@ Result<int> show_profile_status(const ProfileArguments& arguments) {
   if (status.installed == Installed::absent) print_out("\n# the content of {}\n{}", arguments.file(), status.text);
   if (status.kernel) print_out("\n# lines that install it\n{}", install_lines(arguments));
   flush();
-  print_error("pctx-sandbox: {}\n", status.problem(arguments));
+  say(status.problem(arguments));
   return 1;
 }
 

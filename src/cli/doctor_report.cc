@@ -5,7 +5,7 @@
 #include <fmt/format.h>
 
 #include "base/json.h"
-#include "box/terminal.h"
+#include "base/printable.h"
 #include "sys/apparmor.h"
 
 namespace pctx::cli {

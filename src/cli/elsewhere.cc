@@ -12,8 +12,8 @@
 
 #include "backend/copies.h"
 #include "base/print.h"
+#include "base/printable.h"
 #include "base/units.h"
-#include "box/terminal.h"
 #include "cli/options.h"
 #include "cli/report_file.h"
 #include "env/store.h"

@@ -10,7 +10,7 @@
 #include "backend/backend.h"
 #include "base/json.h"
 #include "base/print.h"
-#include "box/terminal.h"
+#include "base/printable.h"
 #include "cli/environment.h"
 #include "cli/verbs.h"
 #include "env/build.h"

@@ -8,6 +8,7 @@
 #include <fmt/format.h>
 
 #include "base/print.h"
+#include "base/printable.h"
 #include "box/terminal.h"
 
 namespace pctx::cli {

@@ -1,10 +1,9 @@
 #include <fmt/format.h>
 
 #include "base/print.h"
-#include "box/terminal.h"
+#include "base/printable.h"
 #include "cli/options.h"
 #include "cli/verbs.h"
-#include "sys/files.h"
 
 namespace pctx::cli {
 namespace {
@@ -36,10 +35,8 @@ void add_explain(Verb program, const Words& words, int& status) {
     if (const std::string name = arguments->backend.value_or("namespaces"); name != "namespaces" && name != "auto")
       return usage_error("a plan is made where the box is", "explain the line without --backend");
     const Prepared prepared = PCTX_TRY(prepare(*arguments));
-    print_out("command{}\n  {}\n", given ? "" : " (none is given, this stands for one)",
-              shell_line(prepared.command.argv));
-    const std::string plan = pctx::explain(prepared.plan);
-    for (std::string_view line : sys::split(plan, '\n')) print_out("{}\n", printable_line(line));
+    print_out("command{}\n  {}\n{}", given ? "" : " (none is given, this stands for one)",
+              shell_line(prepared.command.argv), pctx::explain(prepared.plan));
     return 0;
   });
 }

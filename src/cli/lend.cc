@@ -6,7 +6,7 @@
 
 #include "backend/copies.h"
 #include "base/json.h"
-#include "box/terminal.h"
+#include "base/printable.h"
 #include "cli/verbs.h"
 #include "sys/files.h"
 

@@ -12,7 +12,7 @@
 
 #include <fmt/format.h>
 
-#include "box/terminal.h"
+#include "base/printable.h"
 #include "sys/files.h"
 #include "sys/kernel_abi.h"
 

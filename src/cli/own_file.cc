@@ -7,7 +7,7 @@
 
 #include <fmt/format.h>
 
-#include "box/terminal.h"
+#include "base/printable.h"
 #include "sys/files.h"
 
 namespace pctx::cli {

@@ -8,8 +8,8 @@
 #include <fmt/format.h>
 
 #include "base/print.h"
+#include "base/printable.h"
 #include "box/box.h"
-#include "box/terminal.h"
 #include "cli/no_interpreter.h"
 #include "cli/options.h"
 #include "cli/own_file.h"

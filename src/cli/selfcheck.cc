@@ -8,7 +8,7 @@
 
 #include "base/json.h"
 #include "base/print.h"
-#include "box/terminal.h"
+#include "base/printable.h"
 #include "cli/options.h"
 #include "cli/verbs.h"
 

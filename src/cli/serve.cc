@@ -21,8 +21,8 @@
 #include "backend/backend.h"
 #include "base/json.h"
 #include "base/print.h"
+#include "base/printable.h"
 #include "box/cgroup.h"
-#include "box/terminal.h"
 #include "broker/address.h"
 #include "broker/broker.h"
 #include "cli/verbs.h"
@@ -287,7 +287,7 @@ int reach_backend(const std::string& name, const backend::Wanted& wanted, bool a
                           .dump());
     return 0;
   }
-  for (const std::string& notice : reached->notices) print_error("pctx-sandbox: {}\n", notice);
+  for (const std::string& notice : reached->notices) say(notice);
   print_out("{}: {}\n", choice->backend->name, reached->address.socket);
   return 0;
 }

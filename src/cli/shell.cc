@@ -27,11 +27,11 @@ Result<int> shell(RunArguments arguments) {
   Prepared prepared = PCTX_TRY(prepare(arguments));
   prepared.command.argv.pop_back();  // "-": with a terminal on its input an interpreter asks by itself
   if (!arguments.quiet) {
-    for (const std::string& notice : prepared.plan.notices) print_error("pctx-sandbox: {}\n", notice);
+    for (const std::string& notice : prepared.plan.notices) say(notice);
     print_error("pctx-sandbox: Python in a box; what you leave in /mnt goes with it. Ctrl-D ends it.\n");
   }
   const Ending ending = PCTX_TRY(run_box(prepared.plan, prepared.command, {.last = true}));
-  if (ending.outcome.is_to_be_told()) print_error("pctx-sandbox: {}\n", ending.outcome.sentence);
+  if (ending.outcome.is_to_be_told()) say(ending.outcome.sentence);
   return ending.outcome.exit_status();
 }
 

@@ -1,7 +1,7 @@
 #include <fmt/format.h>
 
 #include "base/print.h"
-#include "box/terminal.h"
+#include "base/printable.h"
 #include "cli/verbs.h"
 #include "sys/diagnose.h"
 

@@ -6,7 +6,7 @@
 
 #include <fmt/format.h>
 
-#include "box/terminal.h"
+#include "base/printable.h"
 #include "env/version.h"
 #include "sys/files.h"
 

@@ -5,8 +5,8 @@
 
 #include <fmt/format.h>
 
+#include "base/printable.h"
 #include "base/units.h"
-#include "box/terminal.h"
 #include "sys/files.h"
 
 namespace pctx::env {

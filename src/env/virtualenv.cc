@@ -15,8 +15,8 @@
 
 #include <fmt/format.h>
 
+#include "base/printable.h"
 #include "base/units.h"
-#include "box/terminal.h"
 #include "env/interpreter.h"
 #include "plan/plan.h"
 #include "sys/files.h"

@@ -7,6 +7,7 @@
 #include <algorithm>
 #include <cerrno>
 #include <csignal>
+#include <new>
 #include <utility>
 
 #include "launch/fill_plan.h"
@@ -29,6 +30,15 @@ Result<Ends> make_channel() {
   int pair[2];
   if (::socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, pair) != 0) return os_error("cannot make a socket pair");
   return Ends{Fd{pair[0]}, Fd{pair[1]}};
+}
+
+Result<Lent> fill_within_bounds(const Plan& plan, const Command& command, SharedMemory& memory, ChildPlan& child) {
+  try {
+    return fill(plan, command, memory, child);
+  } catch (const std::bad_alloc&) {
+    return usage_error("the command, its variables and its PATH are longer than a box can be told",
+                       "give fewer or shorter ones: a long list belongs in a file");
+  }
 }
 
 }  // namespace
@@ -91,7 +101,7 @@ Embryo::~Embryo() {
 }
 
 Result<Spawned> Embryo::grow(const Plan& plan, const Command& command) && {
-  const Lent lent = PCTX_TRY(fill(plan, command, memory_, *child_));
+  const Lent lent = PCTX_TRY(fill_within_bounds(plan, command, memory_, *child_));
   // A child that failed early has closed its end; what it has to say is read from the status socket.
   const auto tell = [](int channel, Message kind) { (void)send_frame(channel, {kind, Step::handshake, 0, 0, 0}); };
   for (const LentTree& each : lent.trees) {

@@ -5,7 +5,9 @@
 #include <sys/syscall.h>
 
 #include <algorithm>
+#include <climits>
 #include <map>
+#include <utility>
 
 #include <fmt/format.h>
 
@@ -27,8 +29,11 @@ std::vector<std::string> candidates(const Command& command, const std::string& p
   const std::string& name = command.argv[0];
   if (name.find('/') != std::string::npos) return {name};
   std::vector<std::string> found;
-  for (std::string_view directory : sys::split(path, ':'))
-    found.push_back(sys::join(directory.empty() ? "." : directory, name));
+  for (std::string_view directory : sys::split(path, ':')) {
+    std::string candidate = sys::join(directory.empty() ? "." : directory, name);
+    if (candidate.size() < PATH_MAX) found.push_back(std::move(candidate));  // nothing longer can be there
+  }
+  if (found.empty()) return {name};  // the kernel says why
   return found;
 }
 

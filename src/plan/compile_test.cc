@@ -89,9 +89,9 @@ TEST(Compile, an_allow_list_needs_a_network_of_its_own) {
   ASSERT_TRUE(plan->network);
   EXPECT_EQ(plan->network->ports, (std::vector<std::uint16_t>{80, 443}));
   EXPECT_FALSE(plan->network->everything_is_local);
-  EXPECT_EQ(find(*plan, RootOpKind::file, "etc/resolv.conf")->text, "nameserver 198.18.0.1\n");
+  EXPECT_EQ(op_of(*plan, RootOpKind::file, "etc/resolv.conf")->text, "nameserver 198.18.0.1\n");
   EXPECT_FALSE(compile({}, root_host(), {})->network);
-  EXPECT_EQ(find(*compile({}, root_host(), {}), RootOpKind::file, "etc/resolv.conf")->text, "");
+  EXPECT_EQ(op_of(*compile({}, root_host(), {}), RootOpKind::file, "etc/resolv.conf")->text, "");
   CompileInputs inputs;
   inputs.missing.set(index(Layer::network));
   policy.allow_degraded.set(index(Layer::network));

@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include "base/printable.h"
 #include "plan/network.h"
 #include "plan/plan.h"
 #include "sys/kernel_abi.h"
@@ -18,21 +19,21 @@ std::string attributes(std::uint64_t bits) {
 }
 
 std::string line(const RootOp& op) {
-  const std::string target = "/" + op.target;
+  const std::string target = printable_path("/" + op.target), text = printable_path(op.text);
   switch (op.kind) {
     case RootOpKind::directory:
       return fmt::format("dir      {}", target);
     case RootOpKind::link:
-      return fmt::format("link     {} -> {}", target, op.text);
+      return fmt::format("link     {} -> {}", target, text);
     case RootOpKind::file:
       return fmt::format("file     {} ({} bytes)", target, std::max<std::uint64_t>(op.size, op.text.size()));
     case RootOpKind::bind:
       return fmt::format("bind     {} ({}){}{}", target, attributes(op.attributes),
-                         op.text == target ? "" : " from " + op.text, op.idmap ? ", id-mapped" : "");
+                         text == target ? "" : " from " + text, op.idmap ? ", id-mapped" : "");
     case RootOpKind::scratch:
       return fmt::format("scratch  {} ({})", target, attributes(op.attributes));
     case RootOpKind::tmpfs:
-      return fmt::format("tmpfs    {} ({}, {})", target, attributes(op.attributes), op.text);
+      return fmt::format("tmpfs    {} ({}, {})", target, attributes(op.attributes), text);
     case RootOpKind::proc:
       return fmt::format("proc     {} ({})", target, attributes(op.attributes));
     case RootOpKind::devpts:
@@ -92,7 +93,7 @@ std::string explain(const Plan& plan) {
   std::string out = "layers\n";
   for (const LayerInfo& entry : kLayers) {
     const LayerState& state = plan.layer(entry.layer);
-    out += fmt::format("  {:<18}{:<5}{}\n", entry.name, state.on ? "on" : "off", state.detail);
+    out += fmt::format("  {:<18}{:<5}{}\n", entry.name, state.on ? "on" : "off", printable_line(state.detail));
   }
   out += "identity\n";
   out += fmt::format("  uid {} in the box is uid {}, gid {} on the host{}\n", plan.ids.inside, plan.ids.host_uid,
@@ -112,13 +113,14 @@ std::string explain(const Plan& plan) {
   for (const auto* list : {&plan.settings, &plan.network_settings})
     for (const KernelSetting& setting : *list) out += fmt::format("  {} = {}\n", setting.path, setting.value);
   if (!plan.landlock.empty()) out += "landlock\n";
-  for (const LandlockRule& rule : plan.landlock) out += fmt::format("  {} ({})\n", rule.path, rights(rule.access));
+  for (const LandlockRule& rule : plan.landlock)
+    out += fmt::format("  {} ({})\n", printable_path(rule.path), rights(rule.access));
   out += fmt::format("filter\n  {} instructions, refusals {}\n", plan.filter.size(),
                      plan.listener ? "recorded" : "not recorded");
   out += "environment\n";
-  for (const std::string& variable : plan.env) out += fmt::format("  {}\n", variable);
-  out += fmt::format("workdir\n  {}\n", plan.workdir);
-  for (const std::string& notice : plan.notices) out += fmt::format("notice\n  {}\n", notice);
+  for (const std::string& variable : plan.env) out += fmt::format("  {}\n", printable_path(variable));
+  out += fmt::format("workdir\n  {}\n", printable_path(plan.workdir));
+  for (const std::string& notice : plan.notices) out += fmt::format("notice\n  {}\n", printable_line(notice));
   return out;
 }
 

@@ -34,7 +34,7 @@ inline HostFeatures user_host() {
   return host;
 }
 
-inline const RootOp* find(const Plan& plan, RootOpKind kind, std::string_view target) {
+inline const RootOp* op_of(const Plan& plan, RootOpKind kind, std::string_view target) {
   for (const RootOp& op : plan.root)
     if (op.kind == kind && op.target == target) return &op;
   return nullptr;

@@ -16,16 +16,16 @@ TEST(Root, what_lies_in_another_place_is_mounted_after_it) {
   const CompileInputs inputs{.binds = {{"/data/git", true}, {"/data", true}, {"/tool", true}}};
   const auto plan = compile(policy, root_host(), inputs);
   ASSERT_TRUE(plan) << plan.error().what;
-  const RootOp* outer = find(*plan, RootOpKind::bind, "p");
-  const RootOp* inner = find(*plan, RootOpKind::bind, "p/git");
-  const RootOp* cache = find(*plan, RootOpKind::tmpfs, "p/cache");
-  const RootOp* tool = find(*plan, RootOpKind::bind, "scratch/tool");
+  const RootOp* outer = op_of(*plan, RootOpKind::bind, "p");
+  const RootOp* inner = op_of(*plan, RootOpKind::bind, "p/git");
+  const RootOp* cache = op_of(*plan, RootOpKind::tmpfs, "p/cache");
+  const RootOp* tool = op_of(*plan, RootOpKind::bind, "scratch/tool");
   ASSERT_TRUE(outer && inner && cache && tool);
-  EXPECT_TRUE(outer < inner && outer < cache && find(*plan, RootOpKind::tmpfs, "scratch") < tool);
+  EXPECT_TRUE(outer < inner && outer < cache && op_of(*plan, RootOpKind::tmpfs, "scratch") < tool);
   EXPECT_TRUE(inner->inside && cache->inside) << "nothing is made in what is lent";
-  EXPECT_FALSE(find(*plan, RootOpKind::directory, "p/git") || find(*plan, RootOpKind::directory, "p/cache"));
+  EXPECT_FALSE(op_of(*plan, RootOpKind::directory, "p/git") || op_of(*plan, RootOpKind::directory, "p/cache"));
   EXPECT_FALSE(outer->inside || tool->inside) << "the box's own places are made";
-  EXPECT_TRUE(find(*plan, RootOpKind::directory, "scratch/tool"));
+  EXPECT_TRUE(op_of(*plan, RootOpKind::directory, "scratch/tool"));
 
   policy.binds[2].target = "/p/cache/tool";
   EXPECT_FALSE(compile(policy, root_host(), inputs));
@@ -39,7 +39,7 @@ TEST(Root, places_are_told_apart_behind_the_boxs_own_links) {
     Policy policy;
     policy.binds = {{"/data", place, false}};
     const auto plan = compile(policy, host, {.binds = {{"/data", true}}});
-    return plan ? std::string{find(*plan, RootOpKind::bind, place + 1) ? place : plan->root.back().target} : "refused";
+    return plan ? std::string{op_of(*plan, RootOpKind::bind, place + 1) ? place : plan->root.back().target} : "refused";
   };
   EXPECT_EQ(placed_at("/var/tmp/w/x"), "tmp/w/x");
   EXPECT_EQ(placed_at("/var/tmp"), "refused") << "/tmp is the sandbox's own";
@@ -53,9 +53,9 @@ TEST(Root, places_are_told_apart_behind_the_boxs_own_links) {
   const CompileInputs inputs{.binds = {{"/data/x", true}, {"/data", true}}};
   const auto plan = compile(policy, host, inputs);
   ASSERT_TRUE(plan) << plan.error().what;
-  const RootOp* inner = find(*plan, RootOpKind::bind, "tmp/w/x");
+  const RootOp* inner = op_of(*plan, RootOpKind::bind, "tmp/w/x");
   ASSERT_TRUE(inner);
-  EXPECT_TRUE(inner->inside && find(*plan, RootOpKind::bind, "tmp/w") < inner);
+  EXPECT_TRUE(inner->inside && op_of(*plan, RootOpKind::bind, "tmp/w") < inner);
 
   policy.binds[0].target = "/var/tmp/w";
   const auto same = compile(policy, host, inputs);
@@ -79,7 +79,7 @@ TEST(Root, lent_folders_of_another_owner_are_id_mapped) {
   policy.mnt = "/data";
   const auto plan = compile(policy, root_host(), {.mnt = LentPath{"/data", true, 0, 0, 0755}});
   ASSERT_TRUE(plan);
-  const RootOp* mnt = find(*plan, RootOpKind::bind, "mnt");
+  const RootOp* mnt = op_of(*plan, RootOpKind::bind, "mnt");
   ASSERT_NE(mnt, nullptr);
   EXPECT_TRUE(mnt->idmap);
   EXPECT_EQ(mnt->attributes & abi::kMountRdonly, 0U);

@@ -233,8 +233,17 @@ def test_names_do_nothing_to_a_terminal(pctx, tmp_path):
         one_sentence_and_a_hint(pctx("run", *line), shown, "spelling")
     one_sentence_and_a_hint(pctx("run", "-q", "--", name), shown, "--ro DIR", 127)
     (tmp_path / name).mkdir()
-    lent = pctx("explain", "--ro", f"{name}:/x", cwd=tmp_path)
-    assert lent.returncode == 0 and "\x1b" not in lent.stdout and "x1b[2J" in lent.stdout
+    lent = pctx("explain", "--ro", f"{name}:/x", "--env", f"X={name}", cwd=tmp_path)
+    assert lent.returncode == 0 and "\x1b" not in lent.stdout and lent.stdout.count(shown) == 2
+    assert "all is well" not in [line.strip() for line in lent.stdout.splitlines()]
+
+
+def test_a_command_that_is_too_long_is_one_sentence(pctx):
+    few, many = (":".join(["/" + "d" * length] * count) for length, count in ((200, 600), (2, 30_000)))
+    one_sentence_and_a_hint(pctx("run", "-q", "--env", f"PATH={few}", "--", "x" * 4000), "cannot be run", "", 126)
+    one_sentence_and_a_hint(pctx("run", "-q", "--env", f"PATH={few}", "--", "nosuch"), "no such command", "", 127)
+    done = pctx("run", "-q", "--env", f"PATH={many}", "--", "x" * 4000)
+    one_sentence_and_a_hint(done, "longer than a box can be told", "a long list belongs in a file")
 
 
 @pytest.mark.rootless_only
