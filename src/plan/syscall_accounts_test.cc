@@ -52,6 +52,12 @@ TEST(SyscallPolicy, what_the_kernel_keeps_and_charges_to_nobody_is_refused) {
     for (const std::uint64_t option : Values{IPV6_2292PKTOPTIONS, kFlowLabels})
       EXPECT_EQ(guest.answer("setsockopt", {3, IPPROTO_IPV6, option}), fails_with(ENOPROTOOPT)) << option;
     EXPECT_EQ(guest.answer("setsockopt", {3, IPPROTO_IPV6, IPV6_V6ONLY}), kAllow);
+    for (const std::uint64_t option : Values{MCAST_BLOCK_SOURCE, MCAST_JOIN_SOURCE_GROUP, MCAST_MSFILTER})
+      for (const std::uint64_t level : Values{IPPROTO_IP, IPPROTO_IPV6})
+        EXPECT_EQ(guest.answer("setsockopt", {3, level, option | kUpper}), fails_with(ENOPROTOOPT)) << option;
+    for (const std::uint64_t option : Values{IP_BLOCK_SOURCE, IP_ADD_SOURCE_MEMBERSHIP, IP_MSFILTER})
+      EXPECT_EQ(guest.answer("setsockopt", {3, IPPROTO_IP, option}), fails_with(ENOPROTOOPT)) << option;
+    EXPECT_EQ(guest.answer("setsockopt", {3, IPPROTO_IPV6, IPV6_ADD_MEMBERSHIP}), kAllow);
     EXPECT_EQ(guest.answer("getsockopt", {3, IPPROTO_TCP | kUpper, TCP_ZEROCOPY_RECEIVE}), fails_with(ENOPROTOOPT));
     EXPECT_EQ(guest.answer("getsockopt", {3, SOL_SOCKET, TCP_ZEROCOPY_RECEIVE}), kAllow);
   }

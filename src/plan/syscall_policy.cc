@@ -43,9 +43,11 @@ struct SocketOption {
   std::uint64_t level, name;
 };
 // What the kernel keeps for these is charged to nobody, and no list of sockets has it: pages that are lent to a socket,
-// keys of TCP_MD5SIG, TCP_MD5SIG_EXT and TCP_AO_ADD_KEY, IPV6_2292PKTOPTIONS. Flow labels of IPv6 are a limit of the
-// whole host's.
-constexpr SocketOption kUncounted[]{{1, 60}, {6, 14}, {6, 32}, {6, 38}, {41, 6}, {41, 32}};
+// keys of TCP_MD5SIG, TCP_MD5SIG_EXT and TCP_AO_ADD_KEY, IPV6_2292PKTOPTIONS; and lists of sources of a multicast
+// group, which are the interface's: those of IP and MCAST, to block, to join and whole. Flow labels of IPv6 are a limit
+// of the whole host's.
+constexpr SocketOption kUncounted[]{{1, 60}, {6, 14}, {6, 32}, {6, 38}, {41, 6},  {41, 32}, {0, 38}, {0, 39},
+                                    {0, 41}, {0, 43}, {0, 46}, {0, 48}, {41, 43}, {41, 46}, {41, 48}};
 constexpr std::uint64_t kTcpZerocopyReceive = 35;
 // SO_ATTACH_FILTER, SO_ATTACH_BPF, SO_ATTACH_REUSEPORT_CBPF, SO_ATTACH_REUSEPORT_EBPF
 constexpr std::array<std::uint64_t, 4> kSocketPrograms{26, 50, 51, 52};
@@ -69,10 +71,12 @@ constexpr std::uint64_t kInit = 1, kPrioProcess = 0, kIoprioProcess = 1;
 constexpr std::uint64_t kMpolWithoutNodes = 5;  // of MPOL_PREFERRED and MPOL_LOCAL, the bits; MPOL_DEFAULT has none
 // FS_IOC_SET_ENCRYPTION_POLICY, FS_IOC_ADD_ENCRYPTION_KEY, FS_IOC_REMOVE_ENCRYPTION_KEY, the same for all users
 constexpr std::array<std::uint64_t, 4> kEncryption{0x800c'6613, 0xc050'6617, 0xc040'6618, 0xc040'6619};
-// FS_IOC_GETFSUUID, FS_IOC_GETFSSYSFSPATH, EXT4_IOC_GETFSUUID, BTRFS_IOC_DEV_INFO
-constexpr std::array<std::uint64_t, 4> kHostDisks{0x8011'1500, 0x8081'1501, 0x8008'662c, 0xd000'941e};
-constexpr std::uint64_t kFSetPipeSize = 1031, kFSetLease = 1024, kFNotify = 1026, kFOfdSetLock = 37,
-                        kFOfdSetLockWait = 38;
+// FS_IOC_GETFSUUID, FS_IOC_GETFSSYSFSPATH, FS_IOC_GETFSMAP, EXT4_IOC_GETFSUUID, BTRFS_IOC_DEV_INFO, BTRFS_IOC_FS_INFO,
+// XFS_IOC_FSGEOMETRY, and that of version 4 and 1
+constexpr std::array<std::uint64_t, 9> kHostDisks{0x8011'1500, 0x8081'1501, 0xc0c0'583b, 0x8008'662c, 0xd000'941e,
+                                                  0x8400'941f, 0x8100'587e, 0x8070'587c, 0x8070'5864};
+constexpr std::uint64_t kFSetPipeSize = 1031, kFSetLease = 1024, kFSetDelegation = 1040, kFNotify = 1026,
+                        kFOfdSetLock = 37, kFOfdSetLockWait = 38;
 constexpr std::uint64_t kCloseRangeUnshare = 2;
 constexpr std::uint64_t kCloneVm = 0x100, kCloneFiles = 0x400, kCloneVfork = 0x4000, kCloneThread = 0x1'0000;
 
@@ -149,7 +153,8 @@ class RuleWriter {
         for (const auto request : {kTiocsti, kTioclinux, kTioccons, kTiocsetd}) refuse({is(1, request)});
         // Keys of a file system that encrypts outlive the box, and count for whoever lent the folder.
         for (const auto request : kEncryption) refuse({is(1, request)});
-        // What disk of the host a lent file lies on, by name or number. Older kernels have no such requests.
+        // What disk of the host a lent file lies on, by name or number, and where on it what lies. Older kernels have
+        // no such requests.
         for (const auto request : kHostDisks) add(refusal(ENOTTY), {is(1, request)});
         return allow();
       case prctl_option:
@@ -215,7 +220,8 @@ class RuleWriter {
         for (const auto command : {kFOfdSetLock, kFOfdSetLockWait}) add(refusal(EINVAL), {is(1, command)});
         if (!options_.memory_is_accounted) refuse({is(1, kFSetPipeSize)});
         refuse({is(1, kFNotify)});
-        refuse({is(1, kFSetLease)});  // makes whoever else opens the file wait, on the host and in other boxes
+        // Make whoever else opens the file, or from Linux 6.19 on the folder, wait: on the host and in other boxes.
+        for (const auto command : {kFSetLease, kFSetDelegation}) refuse({is(1, command)});
         return allow();
       case watch_events:
         // A watch is on the file itself, which a lent one shares with the host and with other boxes.

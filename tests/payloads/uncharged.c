@@ -91,6 +91,16 @@ static int option(const char* name) {
   if (strcmp(name, "zerocopy") == 0) failed = setsockopt(fd, SOL_SOCKET, SO_ZEROCOPY, &one, sizeof one);
   if (strcmp(name, "key") == 0) failed = setsockopt(fd, IPPROTO_TCP, TCP_MD5SIG, &key, sizeof key);
   if (strcmp(name, "label") == 0) failed = setsockopt(fd, IPPROTO_IPV6, 32, &label, sizeof label);
+  if (strcmp(name, "sources") == 0) {
+    // The interface keeps what a socket asks of a group; loopback has IPv6, and takes part in groups.
+    const int datagrams = socket(AF_INET6, SOCK_DGRAM, 0);
+    struct sockaddr_in6 to = {.sin6_family = AF_INET6, .sin6_addr = {{{0xff, 1, [15] = 77}}}};
+    struct group_source_req source = {.gsr_interface = 1};
+    memcpy(&source.gsr_group, &to, sizeof to);
+    to.sin6_addr = (struct in6_addr){{{0xfd, [15] = 1}}};
+    memcpy(&source.gsr_source, &to, sizeof to);
+    failed = setsockopt(datagrams, IPPROTO_IPV6, MCAST_JOIN_SOURCE_GROUP, &source, sizeof source);
+  }
   if (failed) refuse("setsockopt");
   return 1;
 }

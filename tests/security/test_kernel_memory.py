@@ -19,6 +19,7 @@ REFUSED = {
     "pages lent to a socket": (["option", "zerocopy"], "setsockopt", ENOPROTOOPT),
     "keys of a socket": (["option", "key"], "setsockopt", ENOPROTOOPT),
     "labels of the host's": (["option", "label"], "setsockopt", ENOPROTOOPT),
+    "sources of a group": (["option", "sources"], "setsockopt", ENOPROTOOPT),
     "threads that wait as for the exec of a child": (["waiting-thread"], "clone", EPERM),
 }
 
