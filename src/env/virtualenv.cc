@@ -228,25 +228,19 @@ Result<Virtualenv> open_virtualenv(const std::string& given) {
 
 namespace {
 
-// What is lent read-only is no less so where it lies in a folder that is lent with it. A folder on the way to it could
-// be moved away and made anew; one on which something is mounted, itself for example, cannot.
+// What is lent read-only is no less so where it lies in a folder that is lent with it.
 void keep_read_only(Policy& policy, const Virtualenv& venv) {
   std::vector<std::pair<std::string, std::string>> writable;
   if (policy.mnt) writable.emplace_back(sys::resolved(*policy.mnt), "/mnt");
   for (const Bind& bind : policy.binds)
     if (bind.writable) writable.emplace_back(sys::resolved(bind.source), bind.target);
   for (const auto& [source, target] : writable) {
-    const auto keep = [&, &source = source, &target = target](const std::string& path, bool on_the_way = false) {
-      Bind kept{path, target + path.substr(source.size()), on_the_way, true};
+    const auto keep = [&, &source = source, &target = target](const std::string& path) {
+      Bind kept{path, target + path.substr(source.size()), false, true};
       const auto same = [&](const Bind& bind) { return bind.target == kept.target; };  // lib64 is lib
       if (std::ranges::none_of(policy.binds, same)) policy.binds.push_back(std::move(kept));
     };
-    if (sys::is_inside(venv.path, source)) {
-      for (std::size_t end = venv.path.find('/', source.size() + 1); end != std::string::npos;
-           end = venv.path.find('/', end + 1))
-        keep(venv.path.substr(0, end), true);
-      keep(venv.path);
-    }
+    if (sys::is_inside(venv.path, source)) keep(venv.path);
     if (venv.path != source) continue;
     // A project that is its own virtualenv.
     for (const Bind& part : venv.lent)

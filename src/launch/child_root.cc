@@ -215,6 +215,13 @@ void apply(const ChildPlan& plan, ChildOp& op, int root, int& proc, std::size_t 
       ok = attach(op.tree, folder, name, op.attributes);
       ::close(op.tree);
       break;
+    case RootOpKind::hold: {
+      const int tree = abi::open_tree(
+          folder, name, abi::kOpenTreeClone | abi::kOpenTreeCloexec | abi::kAtRecursive | AT_SYMLINK_NOFOLLOW);
+      ok = tree >= 0 && abi::move_mount(tree, folder, name) == 0;
+      if (tree >= 0) ::close(tree);
+      break;
+    }
     case RootOpKind::scratch: {
       const int tree = abi::open_tree(root, op.target, abi::kOpenTreeClone | abi::kOpenTreeCloexec);
       ok = tree >= 0 && make_inside(op, tree) && abi::move_mount(tree, root, op.target) == 0;

@@ -30,6 +30,8 @@ std::string line(const RootOp& op) {
     case RootOpKind::bind:
       return fmt::format("bind     {} ({}){}{}", target, attributes(op.attributes),
                          text == target ? "" : " from " + text, op.idmap ? ", id-mapped" : "");
+    case RootOpKind::hold:
+      return fmt::format("hold     {} (cannot be moved away)", target);
     case RootOpKind::scratch:
       return fmt::format("scratch  {} ({})", target, attributes(op.attributes));
     case RootOpKind::tmpfs:

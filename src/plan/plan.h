@@ -47,7 +47,7 @@ struct CompileInputs {
 inline constexpr const char* kCacheFolder = ".cache";
 
 // One step in building the box's root. Targets are relative to it.
-enum class RootOpKind : std::uint8_t { directory, link, file, bind, scratch, tmpfs, proc, devpts, mask };
+enum class RootOpKind : std::uint8_t { directory, link, file, bind, hold, scratch, tmpfs, proc, devpts, mask };
 
 struct RootOp {
   RootOpKind kind = RootOpKind::directory;

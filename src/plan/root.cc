@@ -3,6 +3,7 @@
 #include <array>
 #include <filesystem>
 #include <iterator>
+#include <set>
 
 #include <fmt/format.h>
 
@@ -35,8 +36,8 @@ struct Device {
 constexpr std::array<Device, 6> kDevices{
     {{"null", 1, 3}, {"zero", 1, 5}, {"full", 1, 7}, {"random", 1, 8}, {"urandom", 1, 9}, {"tty", 5, 0}}};
 
-// What an ordinary uid could still read there and has no business with: keys, addresses, interrupts (keystroke timing),
-// hardware, boot parameters, locks (those of open files are everybody's); and what would matter if the uid were root's.
+// What an ordinary uid could still read there and has no business with: keys, addresses, interrupts by device (programs
+// need /proc/stat, which has their totals), hardware, boot parameters, locks (those of open files are everybody's); and what would matter if the uid were root's.
 // The rest of /proc is read-only.
 struct Mask {
   const char* name;
@@ -172,6 +173,7 @@ struct Placed {
   bool writable = false;
   const Tmpfs* tmpfs = nullptr;
   bool inside = false;  // in something lent
+  bool hold = false;    // a folder on the way to something
 };
 
 // Where a place is once the box's own links are followed, for example /var/tmp/x: places are compared by their names.
@@ -202,6 +204,24 @@ Result<std::string> place(const Plan& plan, std::string_view key, const std::str
   return target;
 }
 
+// What is lent read-only below a folder that may be written is no less so if a folder on the way to it cannot be moved
+// away, and another be made in its place: on the host the other would be at the path that was to be kept. A folder on
+// which something is mounted, itself for example, cannot.
+void hold_ways(std::vector<Placed>& all) {
+  std::set<std::string> ways;
+  for (const Placed& each : all) {
+    if (each.writable || each.lent == nullptr || !each.inside) continue;
+    for (std::size_t end = each.target.find('/'); end != std::string::npos; end = each.target.find('/', end + 1)) {
+      const std::string way = each.target.substr(0, end);
+      const auto holds = [&](const Placed& other) { return way.starts_with(other.target + "/"); };
+      const auto nearest = std::find_if(all.rbegin(), all.rend(), holds);
+      const bool is_placed = std::ranges::find(all, way, &Placed::target) != all.end();
+      if (nearest != all.rend() && nearest->writable && !is_placed) ways.insert(way);
+    }
+  }
+  for (const std::string& way : ways) all.push_back({.target = way, .inside = true, .hold = true});
+}
+
 // Whatever lies in another one comes after it, however they were named: else it would be hidden, and what is lent
 // read-only there be writable.
 Result<std::vector<Placed>> placed_by_caller(const Plan& plan, const CompileInputs& inputs) {
@@ -230,6 +250,9 @@ Result<std::vector<Placed>> placed_by_caller(const Plan& plan, const CompileInpu
       return usage_error(fmt::format("/{} would lie in a --tmpfs that lies in a lent folder", each->target),
                          "choose another place for one of them, for example /data");
   }
+  hold_ways(all);
+  std::stable_sort(all.begin(), all.end(),
+                   [&](const auto& one, const auto& other) { return depth(one) < depth(other); });
   return all;
 }
 
@@ -260,7 +283,7 @@ std::string host_place(const Plan& plan, const std::string& path) {
   const std::string target = behind_links(plan, std::filesystem::path{path}.lexically_normal().string());
   // What lies in another place comes after it.
   const auto holds = [&](const RootOp& op) {
-    return op.kind != RootOpKind::directory && sys::is_at_or_inside(target, op.target);
+    return op.kind != RootOpKind::directory && op.kind != RootOpKind::hold && sys::is_at_or_inside(target, op.target);
   };
   const auto op = std::find_if(plan.root.rbegin(), plan.root.rend(), holds);
   if (op == plan.root.rend() || op->kind != RootOpKind::bind) return "";
@@ -309,6 +332,10 @@ Result<void> plan_root(Plan& plan, const HostFeatures& host, const CompileInputs
 
   if (!inputs.mnt) root.directory("mnt");
   for (const Placed& placed : PCTX_TRY(placed_by_caller(plan, inputs))) {
+    if (placed.hold) {
+      root.add({.kind = RootOpKind::hold, .target = placed.target, .directory = true, .inside = true});
+      continue;
+    }
     if (placed.tmpfs != nullptr) {
       if (!placed.inside) root.directory(placed.target);
       root.add({.kind = RootOpKind::tmpfs,

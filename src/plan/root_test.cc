@@ -31,6 +31,29 @@ TEST(Root, what_lies_in_another_place_is_mounted_after_it) {
   EXPECT_FALSE(compile(policy, root_host(), inputs));
 }
 
+TEST(Root, no_folder_on_the_way_to_what_is_lent_read_only_can_be_moved_away) {
+  Policy policy;
+  policy.mnt = "/work";
+  policy.binds = {{"/data", "/p", true},
+                  {"/data/a/b/git", "/p/a/b/git", false},
+                  {"/data/git", "/p/git", false},
+                  {"/other", "/p/a/c/d", true},
+                  {"/tool", "/usr/share/tool", false},
+                  {"/lib", "/mnt/x/lib", false},
+                  {"/more", "/p/a/b/git/x/more", false}};
+  CompileInputs inputs{.mnt = LentPath{"/work", true}};
+  for (const Bind& bind : policy.binds) inputs.binds.push_back({bind.source, true});
+  const auto plan = compile(policy, root_host(), inputs);
+  ASSERT_TRUE(plan) << plan.error().what;
+  std::string held;
+  for (const RootOp& op : plan->root)
+    if (op.kind == RootOpKind::hold) held += op.target + " ";
+  EXPECT_EQ(held, "mnt/x p/a p/a/b ") << "none where something is mounted, or where nothing can be moved";
+  EXPECT_LT(op_of(*plan, RootOpKind::bind, "p"), op_of(*plan, RootOpKind::hold, "p/a"));
+  EXPECT_LT(op_of(*plan, RootOpKind::hold, "p/a/b"), op_of(*plan, RootOpKind::bind, "p/a/b/git"));
+  EXPECT_EQ(host_place(*plan, "/p/a/b/file"), "/data/a/b/file");
+}
+
 TEST(Root, places_are_told_apart_behind_the_boxs_own_links) {
   HostFeatures host = root_host();
   host.system.push_back({"/srv", PathKind::link, "/usr/srv/"});
