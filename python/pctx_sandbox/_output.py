@@ -9,6 +9,8 @@ import sys
 from collections.abc import Callable
 
 CHUNK = 64 << 10
+# What it costs a function to wake us up for nothing: only one that takes back what it printed can do that.
+WAKE_UP = 64
 LONGEST_MESSAGE = 2000
 # Everything that a terminal acts on, except new line, tab and the carriage return of progress bars.
 _CONTROL = re.compile("[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f]")
@@ -63,7 +65,13 @@ class Output:
 
     def pump(self, name: str, fd: int) -> bool:
         """Takes what is there. False at the end of the stream; OutputLimit when the function printed too much."""
-        data = os.read(fd, CHUNK)
+        try:
+            data = os.read(fd, CHUNK)
+        except BlockingIOError:
+            self._left -= WAKE_UP
+            if self._left < 0:
+                raise OutputLimit from None
+            return True
         if not data:
             return False
         allowed = data[: self._left] if len(data) > self._left else data

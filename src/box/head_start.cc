@@ -1,5 +1,6 @@
 #include "box/head_start.h"
 
+#include <fcntl.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -10,16 +11,17 @@ namespace pctx {
 bool outputs_are_one() {
   struct stat out {};
   struct stat err {};
+  const auto can_be_written = [](int fd) { return (::fcntl(fd, F_GETFL) & O_ACCMODE) != O_RDONLY; };
   return ::fstat(STDOUT_FILENO, &out) == 0 && ::fstat(STDERR_FILENO, &err) == 0 && out.st_dev == err.st_dev &&
-         out.st_ino == err.st_ino;
+         out.st_ino == err.st_ino && can_be_written(STDOUT_FILENO) && can_be_written(STDERR_FILENO);
 }
 
 Result<std::unique_ptr<HeadStart>> HeadStart::begin(std::uint64_t namespaces, CgroupHost host, bool cpu_accounting,
                                                     bool one_output) {
   std::unique_ptr<HeadStart> head{new HeadStart};
-  head->in = PCTX_TRY(sys::make_guest_pipe());
-  head->out = PCTX_TRY(sys::make_guest_pipe());
-  if (!one_output) head->err = PCTX_TRY(sys::make_guest_pipe());
+  head->in = PCTX_TRY(sys::make_guest_pipe(0444));
+  head->out = PCTX_TRY(sys::make_guest_pipe(0222));
+  if (!one_output) head->err = PCTX_TRY(sys::make_guest_pipe(0222));
   const int err = (one_output ? head->out : head->err).write_end.get();
   // One cannot be moved into a cgroup as cheaply as one is born in it.
   if (host.version == CgroupVersion::v2)

@@ -73,6 +73,14 @@ void Stream::end() {
   if (!to_guest_) own_.reset();
 }
 
+// Something was there when we were woken up, and nobody but the guest can have taken it back: it would keep us awake
+// without end.
+void Stream::charge_for_nothing() {
+  constexpr std::uint64_t kWakeUp = 64;
+  budget_->exceeded |= budget_->left < kWakeUp;
+  budget_->left -= std::min(budget_->left, kWakeUp);
+}
+
 void Stream::on_readable() {
   std::array<char, 65536> buffer;
   const ssize_t got = ::read(source_, buffer.data(), buffer.size());
@@ -80,6 +88,8 @@ void Stream::on_readable() {
     take({buffer.data(), static_cast<std::size_t>(got)});
   else if (got == 0 || (errno != EAGAIN && errno != EINTR))
     stop_reading(got < 0 ? errno : 0);
+  else if (budget_ != nullptr)
+    charge_for_nothing();
 }
 
 void Stream::look_at_terminal() {

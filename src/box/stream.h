@@ -54,6 +54,7 @@ class Stream {
 
  private:
   void take(std::string_view bytes);
+  void charge_for_nothing();
   void stop_reading(int error);  // 0: at its end
   bool flush(int interrupt);
   void end();

@@ -90,9 +90,11 @@ Result<void> Worker::cut(const Maker& maker) {
   auto [ours, theirs] = PCTX_TRY(wire::pair(SOCK_SEQPACKET));
   auto [made, made_by] = PCTX_TRY(sys::make_pipe());
   std::tie(socket_, their_socket_) = PCTX_TRY(wire::pair(SOCK_STREAM));
-  sys::Pipe out = PCTX_TRY(sys::make_guest_pipe()), err = PCTX_TRY(sys::make_guest_pipe());
+  sys::Pipe out = PCTX_TRY(sys::make_guest_pipe(0222)), err = PCTX_TRY(sys::make_guest_pipe(0222));
   out_ = std::move(out.read_end), their_out_ = std::move(out.write_end);
   err_ = std::move(err.read_end), their_err_ = std::move(err.write_end);
+  // Whoever takes the lease waits for other things too. Our end of a pipe has flags of its own.
+  for (const Fd* end : {&out_, &err_}) (void)::fcntl(end->get(), F_SETFL, O_NONBLOCK);
   // Each Worker's own: whoever shares an open file shares its flags.
   their_null_ = Fd{::open("/dev/null", O_RDWR | O_CLOEXEC)};
   if (!their_null_) return os_error("cannot open /dev/null");

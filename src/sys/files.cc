@@ -104,9 +104,9 @@ Result<Pipe> make_pipe(int flags) {
   return Pipe{Fd{ends[0]}, Fd{ends[1]}};
 }
 
-Result<Pipe> make_guest_pipe() {
+Result<Pipe> make_guest_pipe(mode_t mode) {
   Pipe pipe = PCTX_TRY(make_pipe());
-  if (::fchmod(pipe.read_end.get(), 0666) != 0) return os_error("cannot open a pipe to the guest");
+  if (::fchmod(pipe.read_end.get(), mode) != 0) return os_error("cannot open a pipe to the guest");
   return pipe;
 }
 

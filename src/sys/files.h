@@ -35,7 +35,9 @@ struct Pipe {
   Fd read_end, write_end;
 };
 Result<Pipe> make_pipe(int flags = 0);  // O_CLOEXEC always
-Result<Pipe> make_guest_pipe();         // whoever has an end can open it by name, as /dev/stdout, whatever its uid
+// Whoever has an end can open it by name, as /dev/stdout, whatever its uid; but for its own direction only, 0444 or 0222:
+// who takes back what it wrote makes our reads find nothing.
+Result<Pipe> make_guest_pipe(mode_t mode);
 
 // Closes every descriptor but these, which are in ascending order. Allocates nothing.
 void close_all_but(std::span<const int> kept) noexcept;

@@ -123,7 +123,18 @@ def test_root_does_without_a_user_namespace_where_it_says_so(sandbox_bin):
     """In a user namespace of all ids that allows none below it, with mounts as shared as systemd makes them."""
 
     def call(*words):
-        wrap = ["unshare", "--user", "--keep-caps", "--mount", "--propagation", "shared", "sh", "-c", WITHOUT_USER, "sh"]
+        wrap = [
+            "unshare",
+            "--user",
+            "--keep-caps",
+            "--mount",
+            "--propagation",
+            "shared",
+            "sh",
+            "-c",
+            WITHOUT_USER,
+            "sh",
+        ]
         command = [*wrap, sandbox_bin, "run", "--backend", "namespaces", *words, "--", "cat", "/proc/self/status"]
         process = subprocess.Popen(
             command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True

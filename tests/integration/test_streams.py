@@ -46,6 +46,13 @@ def test_streams_that_go_to_one_place_keep_their_order(pctx, tmp_path, words):
     assert apart["stdout"] == "".join(f"out {n}\n" for n in range(1, 101))
 
 
+def test_streams_that_are_one_file_in_two_directions_are_two(sandbox_bin, tmp_path):
+    (tmp_path / "log").touch()
+    line = f"{sandbox_bin} run -q -- sh -c 'echo err >&2' 1<log 2>>log"
+    assert subprocess.run(["sh", "-c", line], cwd=tmp_path, timeout=20).returncode == 0
+    assert (tmp_path / "log").read_text() == "err\n"
+
+
 @pytest.mark.parametrize("words", [[], ["--uid", "0"]], ids=" ".join)
 @pytest.mark.parametrize("names", ["/dev/std{}", "/proc/self/fd/{}", "/dev/fd/{}"])
 def test_streams_can_be_opened_by_name(pctx, words, names):

@@ -233,3 +233,17 @@ def test_output_of_a_hostile_worker_is_bounded(hostile):
     """
     with contextlib.redirect_stdout(io.StringIO()), pytest.raises(SandboxExecutionError, match="output_mb"):
         hostile(script)
+
+
+def test_output_without_a_pause_does_not_put_off_the_time_limit(hostile):
+    """The Broker counts from its `start`, which is sent when a call turns out not to be short."""
+    script = """
+    read()
+    while True:
+        os.write(1, b"x")
+        time.sleep(0.0003)
+    """
+    began = time.monotonic()
+    with contextlib.redirect_stdout(io.StringIO()), pytest.raises(SandboxTimeoutError):
+        hostile(script, timeout_sec=1)
+    assert time.monotonic() - began < 8, "we gave up ourselves, long after the limit"

@@ -12,7 +12,7 @@ import time
 import neighbours
 import pytest
 from pctx_sandbox import SandboxExecutionError, sandbox
-from pctx_sandbox._output import Output, escape
+from pctx_sandbox._output import Output, OutputLimit, escape
 
 pytestmark = pytest.mark.usefixtures("broker")
 
@@ -29,6 +29,20 @@ def test_capsys_sees_both_streams(capsys):
     speak()
     captured = capsys.readouterr()
     assert (captured.out, captured.err) == ("hello\n", "careful\n")
+
+
+def test_what_is_not_there_any_more_keeps_nobody_waiting():
+    """A function that has our own uid can, where no other is to be had: each time costs it some of its output."""
+    read_end, write_end = os.pipe()
+    os.set_blocking(read_end, False)
+    output = Output(limit=100, write=lambda name, text: None)
+    try:
+        assert output.pump("stdout", read_end)
+        with pytest.raises(OutputLimit):
+            output.pump("stdout", read_end)
+    finally:
+        os.close(read_end)
+        os.close(write_end)
 
 
 def test_redirect_stdout_sees_it():

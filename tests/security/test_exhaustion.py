@@ -55,7 +55,9 @@ def test_a_group_above_that_has_less_cpu_binds(pctx, skip_unless, tmp_path):
         (group / "cpu.cfs_quota_us").write_text("50000")
         spin = "import time\nend = time.monotonic() + 1\nwhile time.monotonic() < end: pass"
         line = f'echo $$ > {group}/cgroup.procs; exec "$@"'
-        done = subprocess.run(["sh", "-c", line, "sh", *pctx("run", "-q", "--", "python3", "-c", spin).args], timeout=60)
+        done = subprocess.run(
+            ["sh", "-c", line, "sh", *pctx("run", "-q", "--", "python3", "-c", spin).args], timeout=60
+        )
         throttled = dict(line.split() for line in (group / "cpu.stat").read_text().splitlines())["nr_throttled"]
     finally:
         group.rmdir()

@@ -34,6 +34,31 @@ def test_byte_too_much_counts_when_the_guest_ends_with_it(inside):
         assert (ended.kind, ended.stdout, ended.status) == ("output_limit", "0123456789", 153)
 
 
+TAKES_BACK = """
+import os
+os.chmod("/proc/self/fd/1", 0o666)
+back = os.open("/proc/self/fd/1", os.O_RDONLY | os.O_NONBLOCK)
+while True:
+    os.write(1, b"k")
+    try: os.read(back, 1)
+    except BlockingIOError: pass
+"""
+
+
+def test_guest_cannot_take_back_what_it_wrote(inside):
+    """It would wake us up without end, and pay nothing for it."""
+    code = "import os\nopen('/proc/self/fd/1', 'w').write('by name\\n')\nfor fd in (1, 2):\n"
+    code += "    try: os.open(f'/proc/self/fd/{fd}', os.O_RDONLY)\n    except OSError as error: print(error.errno)"
+    assert inside(code).stdout == "by name\n13\n13\n"
+
+
+@pytest.mark.rootless_only
+def test_guest_that_owns_its_pipes_pays_for_what_it_takes_back(inside, tmp_path):
+    """Where it has the caller's uid it can."""
+    ended = inside(TAKES_BACK, "--mnt", tmp_path, "--output", "1M")
+    assert ended.kind == "output_limit" and ended.receipt["usage"]["stdout_bytes"] < 1 << 20
+
+
 def test_output_at_the_limit_is_whole(inside):
     ended = inside("import os; os.write(1, b'x' * 102400)", *LIMIT)
     assert (ended.kind, len(ended.stdout), ended.receipt["truncated"]) == ("exited", 102400, False)

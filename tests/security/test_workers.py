@@ -13,7 +13,7 @@ import sys
 import time
 
 import pytest
-from pctx_sandbox import sandbox
+from pctx_sandbox import _broker, sandbox
 
 pytestmark = pytest.mark.usefixtures("broker")
 
@@ -375,3 +375,39 @@ def test_nothing_writes_to_a_lent_folder_once_the_call_has_returned(tmp_path):
         (tmp_path / "count").unlink()
         call("/mnt")
         assert not changes(0.05)
+
+
+def test_a_call_cannot_take_back_what_it_printed(capfd):
+    """Its caller would find nothing, and wait. The control: it may write there by name."""
+
+    @sandbox
+    def tries():
+        import os
+
+        def taken(fd):
+            try:
+                return os.open(f"/proc/self/fd/{fd}", os.O_RDONLY)
+            except OSError as error:
+                return error.errno
+
+        with open("/proc/self/fd/1", "w") as again:
+            again.write("by name")
+        return [taken(fd) for fd in (1, 2)]
+
+    assert tries() == [13, 13]
+    assert capfd.readouterr().out == "by name"
+
+
+def test_a_caller_never_waits_in_a_read_of_what_a_call_printed():
+    """A call with the caller's uid owns its pipes, and can take back what the caller was told to be there."""
+    blocking = []
+    watch = _broker.Lease.watch
+
+    def look(lease, fd):
+        blocking.extend(os.get_blocking(end) for end in (lease.out_fd, lease.err_fd))
+        return watch(lease, fd)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(_broker.Lease, "watch", look)
+        sandbox(lambda: None)()
+    assert blocking == [False, False]

@@ -18,6 +18,7 @@ from typing import Any
 
 from .. import _backend, _broker, _program
 from .._broker import BrokerGone, Connection, Lease, LeaseError
+from .._output import WAKE_UP
 from ..client import ATTEMPTS, GRACE_SECONDS, PAUSE_SECONDS, Canceller, raise_if_cancelled
 from ..errors import SandboxStartupError
 from ..guest.wire import MSG_DONTWAIT, MSG_NOSIGNAL
@@ -211,15 +212,22 @@ class _Conversation:
             self.lease.sock.shutdown(socket.SHUT_WR)  # the end of its input
 
     def _pump(self, fd: int) -> bool:
-        chunk = os.read(fd, CHUNK)
+        try:
+            chunk = os.read(fd, CHUNK)
+        except BlockingIOError:
+            self._charge(WAKE_UP)
+            return True
         if not chunk:
             return False
-        if len(chunk) > self.left and not self.too_much:
+        self.kept[fd].append(chunk[: self.left])
+        self._charge(len(chunk))
+        return True
+
+    def _charge(self, size: int) -> None:
+        if size > self.left and not self.too_much:
             self.too_much = True
             self.connection.send(_broker.DONE)  # the Broker kills it; what it said until here is all
-        self.kept[fd].append(chunk[: self.left])
-        self.left = max(0, self.left - len(chunk))
-        return True
+        self.left = max(0, self.left - size)
 
 
 def _count(report: dict[str, Any], out: int, err: int, too_much: bool) -> None:
