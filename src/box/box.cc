@@ -54,6 +54,7 @@ class Supervisor {
   void on_status();
   void on_signal();
   void on_input();
+  void note_refused_processes();
   void on_network(const StatusFrame& frame, FrameFds& fds);
   void collect_record();
   void check_limits();
@@ -94,7 +95,8 @@ class Supervisor {
   bool running_ = false;
   bool ended_ = false;  // init told us how the guest ended
   bool interrupted_ = false;
-  int forwarded_ = 0;
+  int forwarded_ = 0, typed_ = 0;
+  std::uint64_t processes_refused_ = 0;
   std::optional<Error> failure_;
   std::array<LayerState, kLayers.size()> layers_ = plan_.layers;
   Verdict verdict_;
@@ -183,6 +185,7 @@ void Supervisor::on_status() {
       excess_.reset();
       lookout_.release();
       cgroup_usage_ = cgroup_.usage();
+      note_refused_processes();
       meter_.measure_rest();
       // From here on its usage tells whether memory ran out: v1 also wakes whoever listens when a cgroup is removed.
       memory_event_.reset();
@@ -247,16 +250,23 @@ void Supervisor::collect_record() {
 }
 
 void Supervisor::on_signal() {
-  while (const int signal = signals_.next()) {
+  for (auto event = signals_.next(); event.signal != 0; event = signals_.next()) {
+    const int signal = event.signal;
     if (signal == SIGWINCH) {
       if (master_) copy_window_size(STDIN_FILENO, master_.get());
       continue;
     }
     forwarded_ = signal;
+    if (event.typed) typed_ = signal;
     // A guest that shrugs off the first Ctrl-C does not get to keep the terminal.
     if (signal == SIGINT && std::exchange(interrupted_, true)) end_box();
     if (box_.status) (void)send_frame(box_.status.get(), {Message::signal, Step::handshake, 0, 0, signal});
   }
+}
+
+// Seldom said by the guest itself, which fails for it; of one that does not, nobody asks.
+void Supervisor::note_refused_processes() {
+  if (!ended_ || verdict_.wait_status != 0) processes_refused_ = cgroup_.refused_processes();
 }
 
 // A guest that takes half of its input for all of it gives a wrong answer.
@@ -430,8 +440,8 @@ Result<Ending> Supervisor::finish() {
   raw_.leave();
   const bool has_cgroup = plan_.cgroup.version != CgroupVersion::none;
   const CgroupUsage cgroup = ended_ ? cgroup_usage_ : cgroup_.usage();
-  // Seldom said by the guest itself, which fails for it; of one that does not, nobody asks.
-  if (!ended_ || verdict_.wait_status != 0) ending.receipt.processes_refused = cgroup_.refused_processes();
+  if (!ended_) note_refused_processes();
+  ending.receipt.processes_refused = processes_refused_;
   janitor_.release();
   auto removed = cgroup_.remove();
   janitor_.dismiss();
@@ -465,6 +475,7 @@ Result<Ending> Supervisor::finish() {
   ending.captured_stdout = out_.captured();
   ending.captured_stderr = err_.captured();
   ending.forwarded_signal = forwarded_;
+  ending.typed_signal = typed_;
   ending.sink_error = out_.sink_error() != 0 ? out_.sink_error() : err_.sink_error();
   if (before_) ending.changes = diff(*before_, PCTX_TRY(take_snapshot(mnt_.get(), {})));
   return ending;

@@ -43,6 +43,7 @@ struct Ending {
   std::string captured_stdout, captured_stderr;  // only when asked for
   std::optional<FolderChanges> changes;
   int forwarded_signal = 0;  // the last one that we were sent and passed on
+  int typed_signal = 0;      // and that came from a key of our terminal
   int sink_error = 0;        // why a part of the guest's output could not be passed on; 0 if nobody wanted it any more
 };
 

@@ -17,11 +17,12 @@ class SignalEvents {
   SignalEvents() {
     sigset_t wanted;
     ::sigemptyset(&wanted);
-    struct sigaction hangup {};
-    (void)::sigaction(SIGHUP, nullptr, &hangup);
-    // Under nohup the guest outlives the terminal as we do: a signal that is not blocked stays ignored.
-    for (int signal : kForwarded)
-      if (signal != SIGHUP || hangup.sa_handler != SIG_IGN) ::sigaddset(&wanted, signal);
+    // What our caller ignores for us (nohup, trap '' INT, a job in the background of a script) is not for the guest
+    // either: a signal that is not blocked stays ignored.
+    for (int signal : kForwarded) {
+      struct sigaction action {};
+      if (::sigaction(signal, nullptr, &action) != 0 || action.sa_handler != SIG_IGN) ::sigaddset(&wanted, signal);
+    }
     for (int signal = SIGRTMIN; signal <= SIGRTMAX; ++signal) ::sigaddset(&wanted, signal);
     ::sigaddset(&wanted, SIGWINCH);
     ::sigprocmask(SIG_BLOCK, &wanted, &before_);
@@ -36,9 +37,14 @@ class SignalEvents {
   SignalEvents& operator=(const SignalEvents&) = delete;
 
   int fd() const { return fd_.get(); }
-  int next() const {
+  struct Event {
+    int signal = 0;      // 0: no more
+    bool typed = false;  // as a key of our terminal, not sent by a process
+  };
+  Event next() const {
     signalfd_siginfo info{};
-    return ::read(fd_.get(), &info, sizeof info) == sizeof info ? static_cast<int>(info.ssi_signo) : 0;
+    if (::read(fd_.get(), &info, sizeof info) != sizeof info) return {};
+    return {static_cast<int>(info.ssi_signo), info.ssi_code == SI_KERNEL};
   }
 
  private:

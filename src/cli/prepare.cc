@@ -10,6 +10,7 @@
 #include "base/print.h"
 #include "cli/environment.h"
 #include "cli/options.h"
+#include "cli/script_input.h"
 #include "env/build.h"
 #include "env/script.h"
 #include "env/virtualenv.h"
@@ -54,18 +55,24 @@ Result<Interpreter> find_python() {
 
 bool is_script(const std::string& word) { return word == "-" || word.ends_with(".py"); }
 
+// A script that is not there, or is in the box only, is for others to complain about: it is empty here.
+Result<std::string> script_text(const RunArguments& arguments, const Policy& policy) {
+  const std::string& first = arguments.command[0];
+  if (arguments.literal || !is_script(first)) return std::string{};
+  if (first == "-") return script_on_input(policy.limits.timeout);
+  const Fd file = sys::open_regular(first);
+  auto text = file ? sys::read_all(file.get(), env::kMaxScriptBytes) : std::string{};
+  return text ? std::move(text) : std::string{};
+}
+
 // What the line and the script ask for.
-Result<env::Request> packages_wanted(const RunArguments& arguments) {
+Result<env::Request> packages_wanted(const RunArguments& arguments, const Policy& policy) {
   env::Request request;
   request.requirements = arguments.with;
   request.python = arguments.python.value_or("");
   request.find_only = !arguments.may_build;
-  const std::string& first = arguments.command[0];
-  if (arguments.literal || !first.ends_with(".py")) return request;
-  // A script that is not there, or is in the box only, is for others to complain about.
-  const Fd file = sys::open_regular(first);
-  const auto text = file ? sys::read_all(file.get(), env::kMaxScriptBytes) : unavailable("", "");
-  const auto metadata = text ? PCTX_TRY(env::read_script_metadata(*text)) : std::nullopt;
+  const std::string script = PCTX_TRY(script_text(arguments, policy));
+  const auto metadata = PCTX_TRY(env::read_script_metadata(script));
   if (!metadata) return request;
   request.requires_python = metadata->requires_python;
   request.requirements.insert(request.requirements.end(), metadata->dependencies.begin(), metadata->dependencies.end());
@@ -107,8 +114,8 @@ void set_unless_given(Policy& policy, const char* name, std::string value) {
 
 // The interpreter for this line, with whatever must be lent for it; as the box sees it.
 Result<std::string> provide_python(const RunArguments& arguments, Prepared& prepared) {
-  const env::Request request = PCTX_TRY(packages_wanted(arguments));
   Policy& policy = prepared.policy;
+  const env::Request request = PCTX_TRY(packages_wanted(arguments, policy));
   if (arguments.venv) {
     if (!request.requirements.empty() || !request.python.empty())
       return usage_error("--venv has its own packages and its own Python",

@@ -10,6 +10,7 @@
 #include "base/print.h"
 #include "base/printable.h"
 #include "box/box.h"
+#include "cli/closed_file.h"
 #include "cli/no_interpreter.h"
 #include "cli/options.h"
 #include "cli/own_file.h"
@@ -44,12 +45,12 @@ void list_changes(const FolderChanges& changes, std::uint64_t most) {
 }
 
 // A guest that fails seldom says which call was refused, only "Operation not permitted". ENOSYS asks for another way.
-std::string refused_meanwhile(const DenialBook& book) {
+std::string refused_meanwhile(const DenialBook& book, bool by_own_profile) {
   constexpr std::size_t kMost = 3;
   std::vector<std::string> shown;
   std::size_t more = 0;
   for (const Denial& each : book.kinds()) {
-    if (each.answer == "ENOSYS") continue;
+    if (each.answer == "ENOSYS" && !by_own_profile) continue;
     if (shown.size() == kMost)
       ++more;
     else
@@ -59,6 +60,13 @@ std::string refused_meanwhile(const DenialBook& book) {
   if (shown.empty()) return "";
   return fmt::format("refused meanwhile: {}{}; --report FILE says why", fmt::join(shown, ", "),
                      more == 0 ? "" : fmt::format(" and {} more", more));
+}
+
+// All has been written and tidied by now. Comes back where we are not to die of it.
+void end_by(int signal) {
+  flush();
+  (void)std::signal(signal, SIG_DFL);
+  (void)std::raise(signal);
 }
 
 std::string times(std::uint64_t count) { return count == 1 ? "once" : fmt::format("{} times", count); }
@@ -109,14 +117,20 @@ Result<int> run(const RunArguments& arguments, int report) {
   // Whoever reads the report and wants no words of ours has everything there; stderr is then the guest's alone.
   const bool only_report = report >= 0 && arguments.quiet;
   if (!only_report && ending.outcome.is_to_be_told()) say(ending.outcome.sentence);
-  const bool failed = ending.outcome.kind == OutcomeKind::exited && ending.outcome.exit_code != 0;
-  if (failed && !arguments.quiet && !arguments.json && report < 0)
-    if (const std::string refused = refused_meanwhile(ending.receipt.denials); !refused.empty()) say(refused);
-  if (failed && !arguments.quiet && !arguments.json && report < 0 && ending.receipt.processes_refused > 0)
+  // By its own doing, not by a signal of ours that it was sent.
+  const bool failed = ending.outcome.exit_status() != 0 && ending.forwarded_signal == 0;
+  const bool explains = failed && !arguments.quiet && !arguments.json && report < 0;
+  const std::string refused =
+      explains ? refused_meanwhile(ending.receipt.denials, prepared.plan.policy.seccomp.has_value()) : "";
+  if (!refused.empty()) say(refused);
+  if (explains && ending.receipt.processes_refused > 0)
     say(fmt::format("limit {} (--pids) was reached: a process or thread more was refused {}",
                     prepared.plan.policy.limits.pids, times(ending.receipt.processes_refused)));
-  if (failed && !arguments.quiet)
-    if (const auto lacking = own_path_of(arguments.command, prepared.plan)) say(*lacking);
+  if (failed && ending.outcome.kind == OutcomeKind::exited && !arguments.quiet && refused.empty()) {
+    auto lacking = own_path_of(arguments.command, prepared.plan);
+    if (!lacking) lacking = closed_to_guest(PCTX_TRY(to_policy(arguments)), prepared.plan);
+    if (lacking) say(*lacking);
+  }
   if (ending.receipt.network && !ending.receipt.attempts_recorded && !arguments.quiet)
     say("this host lets nobody see attempts to reach direct addresses: they failed, and are not in the receipt");
   if (ending.changes && !arguments.json && !only_report) list_changes(*ending.changes, prepared.policy.limits.output);
@@ -129,6 +143,9 @@ Result<int> run(const RunArguments& arguments, int report) {
                                              : "look at what it goes to, or let it go to a file";
     return complain(error);
   }
+  // A shell's loop goes on after a command that was interrupted and says 130; it ends with one that died of the key.
+  if (ending.outcome.kind == OutcomeKind::signaled && ending.outcome.signal == ending.typed_signal)
+    end_by(ending.typed_signal);
   return ending.outcome.exit_status();
 }
 

@@ -7,6 +7,7 @@
 #include <algorithm>
 #include <array>
 #include <cctype>
+#include <cerrno>
 #include <climits>
 #include <cstdlib>
 #include <filesystem>
@@ -139,6 +140,10 @@ Error broken(const std::string& given, const std::string& why) {
 // The interpreter that bin/python is, or leads to; not run to be asked.
 Result<std::string> program_of(const std::string& given, const std::string& path, const std::string& minor) {
   const std::string program = sys::resolved(path + "/bin/python");
+  struct stat status {};
+  if (program.empty() && ::stat((path + "/bin/python").c_str(), &status) != 0 && errno == EACCES)
+    return sys::about_path("--venv",
+                           os_error(fmt::format("{}: this user may not reach what its bin/python is", given)));
   if (program.empty() || ::access(program.c_str(), X_OK) != 0) return broken(given, "its bin/python is not there");
   if (!is_elf(program)) return broken(given, "its bin/python is no program");
   const auto version = version_by_name(program);

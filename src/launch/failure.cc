@@ -81,6 +81,7 @@ Error exec_failure(int code, const Command& command, const Plan& plan) {
   error.hint = code == ENOEXEC  ? "it is neither a program for this machine nor a script with a #! line"
                : code == EISDIR ? "it is a folder: name a program in it"
                : code == EACCES ? "it is no executable file: chmod +x it, or name its interpreter, as in: sh FILE"
+               : code == EAGAIN ? "this user has more processes than may be here: raise the limit, ulimit -u"
                : code == E2BIG  ? "its words and variables are too long: pass them in a file"
                                 : "see what it is in the box: pctx-sandbox run -- ls -l FILE";
   return error;

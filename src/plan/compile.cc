@@ -24,7 +24,10 @@ std::uint32_t free_id(const HostFeatures& host, std::uint32_t instance) {
   return host.first_free_id + instance % (host.first_free_id >= 0x70000000 ? 0x400000U : 1000U);
 }
 
-bool others_may_read(const LentPath& lent) { return (lent.mode & (lent.directory ? 05U : 04U)) != 0; }
+bool others_may_read(const LentPath& lent) {
+  const unsigned needed = lent.directory ? 05 : 04;
+  return (lent.mode & needed) == needed;
+}
 
 // What is lent needs the caller's own uid, without root's way of showing files as another's.
 std::string why_caller(const Plan& plan, const CompileInputs& inputs) {

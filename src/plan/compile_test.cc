@@ -134,6 +134,15 @@ TEST(Compile, subordinate_ids_are_used_when_there) {
   const auto writing = compile(lends, host, {.mnt = LentPath{"/data", true, 1000, 1000, 0700}});
   EXPECT_EQ(writing->ids.host_uid, 1000U) << "a folder of the caller's can only be written as the caller";
   EXPECT_FALSE(writing->layer(Layer::subordinate_ids).on);
+  Policy reads;
+  reads.binds = {{"/data", "/data", false}};
+  const auto uid_for = [&](unsigned mode, bool folder) {
+    return compile(reads, host, {.binds = {LentPath{"/data", folder, 1000, 1000, mode}}, .instance = 5})->ids.host_uid;
+  };
+  for (const unsigned mode : {0755U, 0705U, 0555U}) EXPECT_EQ(uid_for(mode, true), 100005U) << mode;
+  for (const unsigned mode : {0700U, 0711U, 0744U, 0750U}) EXPECT_EQ(uid_for(mode, true), 1000U) << mode;
+  EXPECT_EQ(uid_for(0644, false), 100005U);
+  EXPECT_EQ(uid_for(0600, false), 1000U);
 }
 
 TEST(Compile, a_required_layer_that_is_missing_is_an_error_that_names_it) {

@@ -119,6 +119,9 @@ Error with_next_step(Error error) {
     case EBADF:
       error.hint = "it is closed, or open for the other direction: let it go somewhere, for example > /dev/null";
       break;
+    case EPIPE:
+      error.hint = "whoever was to read it has ended";
+      break;
     case EFBIG:
       error.hint =
           "the limit on the size of files is too low here: raise it first, for example with 'ulimit -f unlimited'";

@@ -349,6 +349,9 @@ def test_a_script_brings_its_own_requirements(pctx, local, tmp_path):
         "import sys, alpha\nprint(alpha.VERSION, sys.argv[1:])\n"
     )
     assert pctx("run", "-q", script, "one", env=local).stdout == "1.0 ['one']\n"
+    assert pctx("run", "-q", "-", "one", env=local, input=script.read_text()).stdout == "1.0 ['one']\n"
+    with script.open() as file:
+        assert pctx("run", "-q", "-", env=local, stdin=file).stdout == "1.0 []\n"
     # --with adds to it.
     done = pctx("run", "-q", "--with", "beta", script, env=local)
     assert done.stdout == "1.0 []\n", done.stderr
@@ -370,6 +373,18 @@ def test_a_script_that_needs_another_python_says_so(pctx, local, tmp_path):
     script.write_text("# /// script\n# requires-python = '>=3.99'\n# ///\nprint('ran')\n")
     done = pctx("run", "-q", script, env=local)
     assert done.returncode == 125 and done.stdout == "" and "no Python >=3.99 was found; there is 3." in done.stderr
+    piped = pctx("run", "-q", "-", env=local, input=script.read_text())
+    assert (piped.returncode, piped.stdout, piped.stderr) == (125, "", done.stderr)
+
+
+def test_a_script_that_never_ends_is_waited_for_no_longer_than_it_may_run(pctx):
+    read_end, write_end = os.pipe()
+    try:
+        done = pctx("run", "-q", "--timeout", "1s", "-", stdin=read_end)
+    finally:
+        os.close(read_end)
+        os.close(write_end)
+    assert done.returncode == 125 and "did not end within 1 s (--timeout)" in done.stderr
 
 
 def test_explain_looks_and_never_builds(pctx, local, cache):

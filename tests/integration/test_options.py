@@ -230,7 +230,7 @@ def test_what_ended_a_guest_by_sigsys_is_not_claimed_to_be_known(report):
 
 
 @pytest.mark.parametrize(("number", "name"), [(1, "EPERM"), (13, "EACCES"), (38, "ENOSYS")])
-def test_what_a_profile_refuses_is_recorded_whatever_its_error(report, profile, number, name):
+def test_what_a_profile_refuses_is_recorded_whatever_its_error(pctx, report, profile, number, name):
     file = profile(
         defaultAction="SCMP_ACT_ALLOW",
         syscalls=[{"names": ["mkdir", "mkdirat"], "action": "SCMP_ACT_ERRNO", "errnoRet": number}],
@@ -241,6 +241,8 @@ def test_what_a_profile_refuses_is_recorded_whatever_its_error(report, profile, 
     assert denial.pop("syscall") in ("mkdir", "mkdirat")
     assert denial == {"detail": "/tmp/new", "answer": name, "reason": f"the profile says so: {file}", "count": 1}
     assert report("--seccomp", file, "--", "true")["receipt"]["denials"] == []
+    said = pctx("run", "--seccomp", file, "--", "mkdir", "/tmp/new").stderr
+    assert "refused meanwhile: mkdir" in said and f" /tmp/new ({name})" in said
 
 
 def test_what_libraries_only_try_is_no_denial(report, profile):

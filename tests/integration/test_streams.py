@@ -233,6 +233,16 @@ def test_under_nohup_the_guest_outlives_a_hangup(sandbox_bin):
     assert (process.returncode, out) == (5, f"got {int(signal.SIGUSR1)}\n")
 
 
+@pytest.mark.parametrize("name", ["INT", "QUIT", "TERM"])
+def test_what_the_caller_ignores_does_not_reach_the_guest(sandbox_bin, name):
+    """A job in the background of a script ignores the keys of a terminal that others have."""
+    process = start(sandbox_bin, CATCH, prefix=["env", f"--ignore-signal={name}"])
+    process.send_signal(getattr(signal, f"SIG{name}"))
+    process.send_signal(signal.SIGUSR1)
+    out, _ = process.communicate(timeout=20)
+    assert (process.returncode, out) == (5, f"got {int(signal.SIGUSR1)}\n")
+
+
 def test_guest_that_does_not_handle_a_signal_ends_by_it(sandbox_bin):
     process = start(sandbox_bin, "import time; print('up'); time.sleep(20)")
     process.terminate()

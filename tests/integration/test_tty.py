@@ -5,6 +5,7 @@ import pty
 import subprocess
 import sys
 import termios
+import time
 
 import pytest
 from terminals import Terminal
@@ -56,6 +57,23 @@ def test_a_job_in_the_background_leaves_what_is_typed_until_it_is_in_front(sandb
         assert b"waits" in shown and b"got typed early" in shown and b"status 0" in shown, shown
     finally:
         run.close()
+
+
+IN_FRONT = "import fcntl, os, sys, termios; fcntl.ioctl(0, termios.TIOCSCTTY, 0); os.execvp(sys.argv[1], sys.argv[1:])"
+
+
+def test_a_key_ends_the_loop_around_a_run(sandbox_bin):
+    """A shell goes on where a command says 130 by itself; the control is a bare sleep."""
+    for words in ("sleep 20", f"{sandbox_bin} run -q -- sleep 20"):
+        loop = ["env", "--default-signal=INT", "bash", "-c", f"echo up; for i in 1 2; do {words}; done"]
+        run = Terminal([sys.executable, "-c", IN_FRONT, *loop])
+        try:
+            run.read_until(b"up")
+            time.sleep(0.5)
+            os.write(run.master, b"\x03")
+            assert run.process.wait(15) != 0
+        finally:
+            run.close()
 
 
 def test_window_size_is_the_callers(terminal):

@@ -307,8 +307,33 @@ def test_a_guest_that_fails_is_told_of_with_what_it_was_refused(pctx, tmp_path):
     assert done.stderr.splitlines()[-1].startswith("pctx-sandbox: refused meanwhile: unshare flags 0x10000000 (EPERM);")
     for words in (["-q"], ["--report", str(tmp_path / "r.json")], ["--json"]):
         assert "refused meanwhile" not in pctx("run", *words, *command).stderr  # where it is known otherwise
+    aborts = pctx("run", "--", "sh", "-c", "unshare -U true 2>/dev/null; kill -ABRT $$")
+    assert aborts.returncode == 134 and "refused meanwhile: unshare" in aborts.stderr
+    (tmp_path / "src").mkdir()
+    done = pctx("run", "--", "sh", "-c", "unshare -U true; false", "src", cwd=tmp_path)
+    assert "refused meanwhile" in done.stderr and "is yours" not in done.stderr  # one cause is enough
+    assert "src is yours" in pctx("run", "--", "ls", "src", cwd=tmp_path).stderr
     assert "refused meanwhile" not in pctx("run", "--", "sh", "-c", "unshare -U true; exit 0").stderr
     assert "refused meanwhile" not in pctx("run", "--", "sh", "-c", "exit 1").stderr
+
+
+@pytest.mark.rootless_only
+def test_a_guest_with_a_uid_of_its_own_is_told_what_it_cannot_read(pctx, layers, skip_unless, tmp_path):
+    skip_unless(layers["subordinate-ids"]["on"], "subordinate ids for this user")
+    tmp_path.chmod(0o755)
+    data = tmp_path / "data"
+    data.mkdir(mode=0o755)
+    (data / "table.csv").touch(0o600)
+    read = ["--ro", f"{data}:/data", "--", "cat", "/data/table.csv"]
+    done = pctx("run", *read)
+    assert done.returncode == 1 and "Permission denied" in done.stderr
+    assert "data/table.csv is not for all to read, and the guest is not you" in done.stderr.splitlines()[-2]
+    assert "chmod -R o+rX" in done.stderr.splitlines()[-1]
+    assert "not for all" not in pctx("run", "-q", *read).stderr
+    assert pctx("run", "--rw", *read[1:]).returncode == 0
+    (data / "table.csv").chmod(0o644)
+    assert pctx("run", *read).returncode == 0
+    assert "not for all" not in pctx("run", *read[:2], "--", "false").stderr
 
 
 CROWD = """
@@ -326,6 +351,9 @@ def test_a_guest_that_fails_for_want_of_processes_is_told_the_limit(pctx, report
     done = pctx("run", *command, "3")
     says = "pctx-sandbox: limit 5 (--pids) was reached: a process or thread more was refused once"
     assert done.returncode == 3 and done.stderr.splitlines()[-1] == says, done.stderr
+    threads = "import threading, time\nfor _ in range(9): threading.Thread(target=time.sleep, args=(0.1,)).start()"
+    ended = pctx("run", "--pids", "5", "--", "python3", "-c", threads)  # all of them have ended when it has
+    assert ended.returncode == 1 and ended.stderr.splitlines()[-1] == says, ended.stderr
     for words in (["-q"], ["--report", str(tmp_path / "r.json")]):
         assert "was reached" not in pctx("run", *words, *command, "3").stderr
     assert "was reached" not in pctx("run", *command, "0").stderr, "it has not failed"
