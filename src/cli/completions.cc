@@ -156,7 +156,7 @@ constexpr std::string_view kBashScript =
     R"sh(# bash completion for pctx-sandbox; load it with: source <(pctx-sandbox completions bash)
 _pctx_sandbox_reply() {{ mapfile -t -O "${{#COMPREPLY[@]}}" COMPREPLY < <(compgen "$@"); }}
 _pctx_sandbox() {{
-  local cur=${{COMP_WORDS[COMP_CWORD]}} prev=${{COMP_WORDS[COMP_CWORD - 1]}} verb= words= kept= word
+  local cur=${{COMP_WORDS[COMP_CWORD]}} prev=${{COMP_WORDS[COMP_CWORD - 1]}} verb= words= kept= value= word
   COMPREPLY=()
   # bash hands over "--network=no" in three words.
   if [[ $cur == = ]]; then
@@ -168,10 +168,22 @@ _pctx_sandbox() {{
   for word in "${{COMP_WORDS[@]:1:COMP_CWORD - 1}}"; do
     if [[ -z $verb ]]; then
       [[ $word != -* ]] && verb=$word
-    elif [[ $word == -- ]]; then
-      # What stands behind it is a command of the box.
-      _pctx_sandbox_reply -c -f -- "$cur"
-      return
+    elif [[ $word == = ]]; then
+      :
+    elif [[ -n $value ]]; then
+      value=
+    else
+      case $verb:$word in
+        {takers}) value=next ;;
+        *:--) value=command ;;
+        *:-*) ;;
+        {commands}) value=command ;;
+      esac
+      # What stands behind "--", or behind the first word that is no option, is a command of the box.
+      if [[ $value == command ]]; then
+        _pctx_sandbox_reply -c -f -- "$cur"
+        return
+      fi
     fi
   done
   case $verb:$prev in
@@ -180,7 +192,7 @@ _pctx_sandbox() {{
 {words}    "") words='{verbs}' ;;
   esac
   _pctx_sandbox_reply -W "$words" -- "$cur"
-  case $verb in
+  case $verb: in
     {commands}) [[ $cur != -* ]] && _pctx_sandbox_reply -c -f -- "$cur" ;;
   esac
 }}
@@ -188,16 +200,21 @@ complete -o filenames -F _pctx_sandbox pctx-sandbox
 )sh";
 
 std::string bash_script(const Program& program) {
-  std::string values, words, verbs = all_names(program.options), commands;
+  std::string values, words, verbs = all_names(program.options), commands, takers;
   for (const KnownVerb& verb : program.verbs) {
     values += bash_values(verb);
     words += fmt::format("    {}) words='{}{}{}' ;;\n", verb.name, all_names(verb.options),
                          verb.choices.empty() ? "" : " ", fmt::join(verb.choices, " "));
     verbs += " " + verb.name;
-    if (verb.commands) commands += fmt::format("{}{}", commands.empty() ? "" : "|", verb.name);
+    if (verb.commands) commands += fmt::format("{}{}:*", commands.empty() ? "" : "|", verb.name);
+    for (const Word& option : verb.options)
+      for (const std::string& name : option.names)
+        if (option.takes != Takes::nothing)
+          takers += fmt::format("{}{}:{}", takers.empty() ? "" : "|", verb.name, name);
   }
   using namespace fmt::literals;
-  return fmt::format(kBashScript, "values"_a = values, "words"_a = words, "verbs"_a = verbs, "commands"_a = commands);
+  return fmt::format(kBashScript, "values"_a = values, "words"_a = words, "verbs"_a = verbs, "commands"_a = commands,
+                     "takers"_a = takers);
 }
 
 // --- zsh ---

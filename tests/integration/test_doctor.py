@@ -259,6 +259,9 @@ def test_bash_completes_verbs_options_and_values(complete, tmp_path):
 def test_behind_the_dashes_bash_completes_commands_and_no_option_of_ours(complete):
     assert "truncate" in complete("run", "--", "trunc")
     assert complete("run", "--", "--mem") == set()
+    assert complete("run", "ls", "--mem") == complete("run", "--memory", "1G", "-q", "ls", "--mem") == set()
+    for before in (["--memory", "1G"], ["--memory", "=", "1G"], ["-q"], []):
+        assert complete("run", *before, "--mem") == {"--memory"}, before
 
 
 @pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
