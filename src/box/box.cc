@@ -130,7 +130,7 @@ Result<void> Supervisor::start() {
     const std::vector<Fd> tasks = PCTX_TRY(cgroup_.open_tasks());
     std::vector<int> numbers;
     for (const Fd& fd : tasks) numbers.push_back(fd.get());
-    admit(box_, numbers);
+    PCTX_TRY(admit(box_, numbers));
   }
   if (plan_.network) PCTX_TRY(relay_.start());
   janitor_ = Janitor::start(cgroup_);
@@ -172,6 +172,7 @@ void Supervisor::on_status() {
   switch (frame.kind) {
     case Message::failure:
       if (!failure_) failure_ = describe_failure(frame, plan_, command_);
+      (void)abi::pidfd_send_signal(box_.pidfd.get(), SIGKILL);
       break;
     case Message::lacking:
       note_lack(frame, layers_);
@@ -446,9 +447,10 @@ Result<Ending> Supervisor::finish() {
   auto removed = cgroup_.remove();
   janitor_.dismiss();
   if (!removed) return std::move(removed).error();
+  if (!ended_ && !kill_at_ && !failure_) failure_ = untold_end(init_status);
   if (failure_) return *std::move(failure_);
   collect_record();
-  // Killed from outside, or by the kernel for memory: init had no time to tell.
+  // Killed by us, from outside, or by the kernel for memory: init had no time to tell.
   if (!ended_) verdict_.wait_status = SIGKILL;
   verdict_.oom_kill = cgroup.oom_kills > 0;
   denials_.close();  // it may be told of calls that the end has broken off

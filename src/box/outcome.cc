@@ -106,4 +106,12 @@ Outcome judge(const Verdict& verdict, const Limits& limits) {
   return {OutcomeKind::exited, WEXITSTATUS(status), 0, "", ""};
 }
 
+std::optional<Error> untold_end(int init_status) {
+  if (WIFSIGNALED(init_status) && WTERMSIG(init_status) == SIGKILL) return std::nullopt;
+  const std::string how = WIFSIGNALED(init_status) ? "was ended by " + signal_name(WTERMSIG(init_status))
+                                                   : fmt::format("left with {}", WEXITSTATUS(init_status));
+  return unavailable("the box's first process " + how + ", and has not told how the guest did",
+                     "run it again; if it happens twice, report it with what `pctx-sandbox doctor` says");
+}
+
 }  // namespace pctx

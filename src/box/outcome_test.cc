@@ -102,5 +102,12 @@ TEST(Outcome, without_a_filter_sigsys_is_a_signal_like_any_other) {
   EXPECT_EQ(outcome.sentence, "the guest was ended by signal 31 (SIGSYS)");
 }
 
+TEST(Outcome, a_first_process_that_tells_nothing_is_our_failure_unless_it_was_killed) {
+  EXPECT_FALSE(untold_end(SIGKILL));
+  EXPECT_NE(untold_end(SIGSEGV)->what.find("was ended by SIGSEGV"), std::string::npos);
+  EXPECT_NE(untold_end(exited(1))->what.find("left with 1"), std::string::npos);
+  EXPECT_TRUE(untold_end(exited(0))) << "not even that is what the guest ended with";
+}
+
 }  // namespace
 }  // namespace pctx

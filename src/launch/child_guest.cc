@@ -79,7 +79,7 @@ int make_namespaces(const ChildPlan& plan) noexcept {
     if (!tried || ::unshare(plan.late_namespaces & ~CLONE_NEWUTS) != 0) fail(plan, Step::namespaces);
   }
   int none[kMaxFrameFds];
-  if (plan.guest_channel >= 0) (void)receive(plan.guest_channel, Message::planned, none);
+  if (plan.guest_channel >= 0) (void)receive(plan, plan.guest_channel, Message::planned, none);
   return without_uts;
 }
 
@@ -113,7 +113,7 @@ void hand_over_namespaces(const ChildPlan& plan, int sync, int host_proc) noexce
       fds[count] = ::openat(host_proc, kind.path, O_RDONLY | O_CLOEXEC);
       if (fds[count++] < 0) fail(plan, Step::namespaces, 2);
     }
-  if (!send_frame(sync, {Message::namespaces, Step::namespaces, 0, 0, 0}, fds, count)) ::_exit(127);
+  if (!send_frame(sync, {Message::namespaces, Step::namespaces, 0, 0, 0}, fds, count)) fail(plan, Step::handshake, 5);
   while (count > 0) ::close(fds[--count]);
 }
 

@@ -106,8 +106,8 @@ Result<Spawned> Embryo::grow(const Plan& plan, const Command& command) && {
   const auto tell = [](int channel, Message kind) { (void)send_frame(channel, {kind, Step::handshake, 0, 0, 0}); };
   for (const LentTree& each : lent.trees) {
     const int tree = each.tree.get();
-    (void)send_frame(box_.status.get(), {Message::tree, Step::handshake, 0, static_cast<std::uint16_t>(each.op), 0},
-                     &tree, 1);
+    const StatusFrame frame{Message::tree, Step::handshake, 0, static_cast<std::uint16_t>(each.op), 0};
+    PCTX_TRY(hand_over(box_.status.get(), frame, {&tree, 1}, "a lent folder"));
   }
   tell(box_.status.get(), Message::planned);
   tell(box_.guest_channel.get(), Message::planned);

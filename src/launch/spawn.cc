@@ -4,6 +4,8 @@
 
 #include <cerrno>
 
+#include <fmt/format.h>
+
 #include "launch/embryo.h"
 
 namespace pctx {
@@ -22,11 +24,21 @@ FrameRead read_frame(int socket, StatusFrame& frame, FrameFds& fds) {
   const int code = errno;
   for (std::size_t i = 0; i < count; ++i) fds[i] = Fd{numbers[i]};
   if (got < 0 && (code == EAGAIN || code == EINTR)) return FrameRead::nothing;
+  if (got < 0 && code == EMFILE) {  // on our side, and a failure like any other of the launch
+    frame = {Message::failure, Step::handshake, 0, 7, code};
+    return FrameRead::frame;
+  }
   return got == sizeof frame ? FrameRead::frame : FrameRead::end;
 }
 
-void admit(const Spawned& box, std::span<const int> tasks) {
-  (void)send_frame(box.guest_channel.get(), {Message::cgroups, Step::handshake, 0, 0, 0}, tasks.data(), tasks.size());
+Result<void> hand_over(int socket, const StatusFrame& frame, std::span<const int> fds, const char* what) {
+  // One that failed early has closed its end; what it has to say is read from the status socket.
+  if (send_frame(socket, frame, fds.data(), fds.size()) || errno == EPIPE || errno == ECONNRESET) return {};
+  return os_error(fmt::format("cannot hand {} to the box", what));
+}
+
+Result<void> admit(const Spawned& box, std::span<const int> tasks) {
+  return hand_over(box.guest_channel.get(), {Message::cgroups, Step::handshake, 0, 0, 0}, tasks, "its cgroups");
 }
 
 bool order_end(int status) { return status >= 0 && send_frame(status, {Message::end, Step::handshake, 0, 0, 0}); }

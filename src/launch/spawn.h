@@ -34,8 +34,10 @@ using ChildMain = void (*)(ChildPlan&) noexcept;
 Result<Spawned> spawn(const Plan& plan, const Command& command, std::array<int, 3> std_fds, int cgroup,
                       ChildMain child_main = run_child);
 
+// A message with descriptors for a box that is being made; `what` they are, in words.
+Result<void> hand_over(int socket, const StatusFrame& frame, std::span<const int> fds, const char* what);
 // v1: hands over the `tasks` descriptors that the box joins by. Must follow spawn there.
-void admit(const Spawned& box, std::span<const int> tasks);
+Result<void> admit(const Spawned& box, std::span<const int> tasks);
 
 // The next frame of a box or a maker, without waiting. `end`: it has closed its side.
 enum class FrameRead { frame, nothing, end };
