@@ -36,15 +36,16 @@ struct Device {
 constexpr std::array<Device, 6> kDevices{
     {{"null", 1, 3}, {"zero", 1, 5}, {"full", 1, 7}, {"random", 1, 8}, {"urandom", 1, 9}, {"tty", 5, 0}}};
 
-// What an ordinary uid could still read there and has no business with: keys, addresses, interrupts by device (programs
-// need /proc/stat, which has their totals), hardware, boot parameters, locks (those of open files are everybody's); and what would matter if the uid were root's.
-// The rest of /proc is read-only.
+// What an ordinary uid could still read there and has no business with: keys, addresses, interrupts by device and by
+// processor (programs need /proc/stat, which has their sums by number), hardware, boot parameters, locks (those of open
+// files are everybody's); and what would matter if the uid were root's. The rest of /proc is read-only.
 struct Mask {
   const char* name;
   bool directory;
 };
-constexpr std::array<Mask, 15> kProcMasks{{{"acpi", true},
+constexpr std::array<Mask, 17> kProcMasks{{{"acpi", true},
                                            {"asound", true},
+                                           {"irq", true},
                                            {"scsi", true},
                                            {"cmdline", false},
                                            {"interrupts", false},
@@ -56,6 +57,7 @@ constexpr std::array<Mask, 15> kProcMasks{{{"acpi", true},
                                            {"latency_stats", false},
                                            {"locks", false},
                                            {"sched_debug", false},
+                                           {"softirqs", false},
                                            {"sysrq-trigger", false},
                                            {"timer_list", false}}};
 

@@ -173,7 +173,7 @@ def test_workdir_cannot_name_the_old_root(pctx, place):
 @pytest.mark.parametrize(
     "path",
     ["/proc/kcore", "/proc/kmsg", "/proc/keys", "/proc/key-users", "/proc/kallsyms", "/proc/timer_list",
-     "/proc/interrupts", "/proc/cmdline", "/proc/sysrq-trigger"],
+     "/proc/interrupts", "/proc/irq/default_smp_affinity", "/proc/softirqs", "/proc/cmdline", "/proc/sysrq-trigger"],
 )  # fmt: skip
 def test_dangerous_part_of_proc_is_masked(inside, path):
     code = READ.replace("sys.argv[1:]", repr([path])) + "print(open('/proc/self/comm').read())"
