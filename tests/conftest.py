@@ -22,6 +22,10 @@ MARKERS = {
     "root_only": "claims something about runs started by root",
     "rootless_only": "claims something about runs started by an ordinary user",
 }
+# In the background of a script these are ignored, and would be by all that is started here.
+signal.signal(signal.SIGINT, signal.default_int_handler)
+signal.signal(signal.SIGQUIT, signal.SIG_DFL)
+
 # Never part of a plain run; named with `-m` by those who want them.
 ON_REQUEST = ("chaos", "vm")
 

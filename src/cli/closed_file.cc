@@ -22,10 +22,11 @@ bool is_closed(const std::filesystem::path& path) {
 
 }  // namespace
 
-std::optional<Error> closed_to_guest(const Policy& lent, const Plan& plan) {
+std::optional<Error> closed_to_guest(std::span<const Bind> lent, const Plan& plan) {
   if (!plan.ids.by_helper) return std::nullopt;
   int looked_at = 0;
-  for (const Bind& bind : lent.binds) {
+  for (const Bind& bind : lent) {
+    if (bind.writable) continue;
     constexpr int kMost = 5000;  // entries: a run has failed, and its caller waits
     std::error_code ended;
     constexpr auto kPassOver = std::filesystem::directory_options::skip_permission_denied;

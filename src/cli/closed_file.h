@@ -2,6 +2,7 @@
 #pragma once
 
 #include <optional>
+#include <span>
 
 #include "base/result.h"
 #include "plan/plan.h"
@@ -10,6 +11,6 @@ namespace pctx::cli {
 
 // What everybody may reach is read by a guest that has no uid of the caller's; the first thing of the caller's own in
 // the folders that were lent with --ro that it could not read.
-std::optional<Error> closed_to_guest(const Policy& lent, const Plan& plan);
+std::optional<Error> closed_to_guest(std::span<const Bind> lent, const Plan& plan);
 
 }  // namespace pctx::cli

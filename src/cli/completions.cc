@@ -175,6 +175,7 @@ _pctx_sandbox() {{
     else
       case $verb:$word in
         {takers}) value=next ;;
+        explain:run) verb=run ;;
         *:--) value=command ;;
         *:-*) ;;
         {commands}) value=command ;;

@@ -139,9 +139,8 @@ Result<int> run_elsewhere(const backend::Choice& choice, const RunArguments& arg
 
   // What resolving added is there by itself: Environments, and the interpreter's prefix, which is asked for.
   backend::Wanted wanted{PCTX_VERSION, arguments.lend};
-  const auto given = PCTX_TRY(to_policy(arguments)).binds.size();
   const auto store = env::Store::open();
-  const auto is_there = [&](std::size_t i) { return i >= given && !policy.binds[i].target.starts_with("/script/"); };
+  const auto is_there = [&](std::size_t i) { return i >= prepared.given && !policy.binds[i].target.starts_with("/script/"); };
   for (std::size_t i = 0; i < policy.binds.size(); ++i)
     if (is_there(i) && !policy.binds[i].writable &&
         !(store && sys::is_at_or_inside(policy.binds[i].source, store->folder() + "/env")))
@@ -150,7 +149,6 @@ Result<int> run_elsewhere(const backend::Choice& choice, const RunArguments& arg
   const backend::Reached reached = PCTX_TRY(backend.reach(wanted));
   const LentStage stage = PCTX_TRY(LentStage::make(reached));
   std::vector<Lent> lent;
-  std::vector<std::pair<std::string, std::string>> copies;  // of folders to write: here, links resolved, and there
   const auto lend = [&](std::string& source, bool writable) -> Result<void> {
     std::string real = sys::resolved(source);
     PCTX_TRY(check_stays(policy, "cannot lend", source, real));
@@ -159,21 +157,13 @@ Result<int> run_elsewhere(const backend::Choice& choice, const RunArguments& arg
       return {};
     }
     source = PCTX_TRY(lend_copy(stage, source, writable, lent));
-    if (writable) copies.emplace_back(std::move(real), source);
     return {};
   };
   std::optional<std::string> mnt = policy.mnt;
   if (mnt) PCTX_TRY(lend(*mnt, true));
   std::vector<Bind> binds = policy.binds;
   for (std::size_t i = 0; i < binds.size(); ++i) {
-    if (!is_there(i)) {
-      PCTX_TRY(lend(binds[i].source, binds[i].writable));
-      continue;
-    }
-    // A folder on the way to what is kept read-only, which is mounted on itself.
-    for (const auto& [original, copy] : copies)
-      if (binds[i].writable && sys::is_inside(binds[i].source, original))
-        binds[i].source = copy + binds[i].source.substr(original.size());
+    if (!is_there(i)) PCTX_TRY(lend(binds[i].source, binds[i].writable));
   }
   policy.mnt = std::move(mnt);
   policy.binds = std::move(binds);

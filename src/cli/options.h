@@ -53,6 +53,7 @@ Result<Policy> to_policy(const RunArguments& arguments);
 
 struct Prepared {
   Policy policy;
+  std::size_t given = 0;  // so many of its binds are the caller's, the first ones; the others came with the interpreter
   Command command;
   Plan plan;
   std::optional<env::Environment> environment;  // in use as long as this lives

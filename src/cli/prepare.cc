@@ -197,6 +197,7 @@ Result<void> resolve_command(const RunArguments& arguments, Prepared& prepared) 
 Result<Prepared> resolve(const RunArguments& arguments) {
   Prepared prepared;
   prepared.policy = PCTX_TRY(to_policy(arguments));
+  prepared.given = prepared.policy.binds.size();
   PCTX_TRY(resolve_command(arguments, prepared));
   return prepared;
 }

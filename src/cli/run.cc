@@ -129,7 +129,7 @@ Result<int> run(const RunArguments& arguments, int report) {
                     prepared.plan.policy.limits.pids, times(ending.receipt.processes_refused)));
   if (failed && ending.outcome.kind == OutcomeKind::exited && !arguments.quiet && refused.empty()) {
     auto lacking = own_path_of(arguments.command, prepared.plan);
-    if (!lacking) lacking = closed_to_guest(PCTX_TRY(to_policy(arguments)), prepared.plan);
+    if (!lacking) lacking = closed_to_guest({prepared.policy.binds.data(), prepared.given}, prepared.plan);
     if (lacking) say(*lacking);
   }
   if (ending.receipt.network && !ending.receipt.attempts_recorded && !arguments.quiet)
@@ -144,8 +144,10 @@ Result<int> run(const RunArguments& arguments, int report) {
                                              : "look at what it goes to, or let it go to a file";
     return complain(error);
   }
-  // A shell's loop goes on after a command that was interrupted and says 130; it ends with one that died of the key.
-  if (ending.outcome.kind == OutcomeKind::signaled && ending.outcome.signal == ending.typed_signal)
+  // A shell's loop goes on after a command that was interrupted and says 130; it ends with one that died of the key. A
+  // guest that shrugs that off is killed by the next.
+  const int signal = ending.outcome.kind == OutcomeKind::signaled ? ending.outcome.signal : 0;
+  if (signal != 0 && (signal == ending.typed_signal || (signal == SIGKILL && ending.typed_signal == SIGINT)))
     end_by(ending.typed_signal);
   return ending.outcome.exit_status();
 }

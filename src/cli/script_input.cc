@@ -5,9 +5,11 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <array>
 #include <cerrno>
 #include <chrono>
+#include <cstdint>
 
 #include "base/fd.h"
 #include "env/script.h"
@@ -37,8 +39,11 @@ Result<std::string> read_to_end(Millis patience) {
   for (;;) {
     const auto left = std::chrono::ceil<Millis>(until - std::chrono::steady_clock::now());
     pollfd input{STDIN_FILENO, POLLIN, 0};
-    if (patience.count() > 0 && (left.count() <= 0 || ::poll(&input, 1, static_cast<int>(left.count())) == 0))
-      return not_ended(patience);
+    if (patience.count() > 0 && left.count() <= 0) return not_ended(patience);
+    constexpr std::int64_t kHour = 3'600'000;
+    const auto wait = patience.count() > 0 ? std::min<std::int64_t>(left.count(), kHour) : kHour;
+    // Also in vain: stopped and continued by its shell, or another hour is over.
+    if (::poll(&input, 1, static_cast<int>(wait)) <= 0) continue;
     const ssize_t got = ::read(STDIN_FILENO, buffer.data(), buffer.size());
     if (got < 0 && (errno == EINTR || errno == EAGAIN)) continue;
     if (got < 0) return os_error("the script on standard input cannot be read");

@@ -33,7 +33,7 @@ std::vector<std::string> candidates(const Command& command, const std::string& p
     std::string candidate = sys::join(directory.empty() ? "." : directory, name);
     if (candidate.size() < PATH_MAX) found.push_back(std::move(candidate));  // nothing longer can be there
   }
-  if (found.empty()) return {name};  // the kernel says why
+  if (found.empty()) return {"/" + name};  // the kernel says why; by its name alone it would be one of the workdir
   return found;
 }
 

@@ -35,8 +35,8 @@ struct Pipe {
   Fd read_end, write_end;
 };
 Result<Pipe> make_pipe(int flags = 0);  // O_CLOEXEC always
-// Whoever has an end can open it by name, as /dev/stdout, whatever its uid; but for its own direction only, 0444 or 0222:
-// who takes back what it wrote makes our reads find nothing.
+// Whoever has an end can open it by name, as /dev/stdout, whatever its uid; but for its own direction only, 0444 or
+// 0222: who takes back what it wrote makes our reads find nothing.
 Result<Pipe> make_guest_pipe(mode_t mode);
 
 // Closes every descriptor but these, which are in ascending order. Allocates nothing.

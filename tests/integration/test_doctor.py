@@ -260,6 +260,8 @@ def test_behind_the_dashes_bash_completes_commands_and_no_option_of_ours(complet
     assert "truncate" in complete("run", "--", "trunc")
     assert complete("run", "--", "--mem") == set()
     assert complete("run", "ls", "--mem") == complete("run", "--memory", "1G", "-q", "ls", "--mem") == set()
+    assert complete("explain", "run", "--mem") == {"--memory"}
+    assert complete("explain", "run", "ls", "--mem") == set()
     for before in (["--memory", "1G"], ["--memory", "=", "1G"], ["-q"], []):
         assert complete("run", *before, "--mem") == {"--memory"}, before
 

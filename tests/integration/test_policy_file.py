@@ -2,6 +2,7 @@
 
 import json
 import os
+import subprocess
 
 import pytest
 
@@ -149,3 +150,19 @@ def test_relative_paths_start_where_the_line_is_typed(pctx, policy, tmp_path):
 def test_policy_of_any_size_is_refused_in_time(refused, policy):
     refused("--policy", policy(" " * (2 << 20)), "--", "echo", "ran")
     refused("--policy", "/dev/zero", "--", "echo", "ran")
+
+
+@pytest.mark.parametrize("quiet", [[], ["-q"]], ids=["", "quiet"])
+def test_a_policy_is_read_once(sandbox_bin, tmp_path, quiet):
+    """What stands there after the run is perhaps the guest's. Without words of ours nothing was looked at."""
+    lent = tmp_path / "lent"
+    lent.mkdir()
+    lent.chmod(0o777)
+    policy = lent / "policy.json"
+    policy.write_text("{}")
+    code = "rm /mnt/policy.json; mkfifo /mnt/policy.json; exit 3"
+    line = [sandbox_bin, "run", *quiet, "--mnt", lent, "--policy", policy, "--", "sh", "-c", code]
+    assert subprocess.run(line, timeout=60).returncode == 3 and policy.is_fifo()
+    piped = f"{sandbox_bin} run {' '.join(quiet)} --json --policy <(echo '{{}}') -- sh -c 'exit 3'"
+    done = subprocess.run(["bash", "-c", piped], capture_output=True, text=True, timeout=60)
+    assert done.returncode == 3 and json.loads(done.stdout)["outcome"]["exit_code"] == 3

@@ -63,14 +63,17 @@ IN_FRONT = "import fcntl, os, sys, termios; fcntl.ioctl(0, termios.TIOCSCTTY, 0)
 
 
 def test_a_key_ends_the_loop_around_a_run(sandbox_bin):
-    """A shell goes on where a command says 130 by itself; the control is a bare sleep."""
-    for words in ("sleep 20", f"{sandbox_bin} run -q -- sleep 20"):
+    """A shell goes on where a command says 130 by itself; the control is a bare sleep. Keys are for a guest in the
+    first place, which one that ignores them has to be killed for."""
+    deaf = f"{sandbox_bin} run -q -- sh -c 'trap \"\" INT; sleep 20'"
+    for words, keys in (("sleep 20", 1), (f"{sandbox_bin} run -q -- sleep 20", 1), (deaf, 2)):
         loop = ["env", "--default-signal=INT", "bash", "-c", f"echo up; for i in 1 2; do {words}; done"]
         run = Terminal([sys.executable, "-c", IN_FRONT, *loop])
         try:
             run.read_until(b"up")
-            time.sleep(0.5)
-            os.write(run.master, b"\x03")
+            for _ in range(keys):
+                time.sleep(0.5)
+                os.write(run.master, b"\x03")
             assert run.process.wait(15) != 0
         finally:
             run.close()
