@@ -149,14 +149,14 @@ def test_a_backend_that_a_variable_names_is_refused_by_the_name_of_the_variable(
 
 def test_too_few_descriptors_are_told_wherever_they_run_out(pctx, sandbox_bin):
     ran = 0
-    for most in range(8, 64):
+    for most in (*range(8, 64), 1024):  # the last also runs where others of this user's have descriptors on their way
         line = f"ulimit -n {most}; exec {sandbox_bin} run -q -- true"
         done = subprocess.run(
             ["bash", "-c", line], stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=60
         )
         ran += done.returncode == 0
         assert done.returncode == 0 or "ulimit -n" in done.stderr, (most, done.stderr)
-    assert 0 < ran < 56
+    assert 0 < ran < 57
 
 
 def test_a_long_name_is_cut(pctx):
