@@ -255,7 +255,7 @@ std::string policy_to_json(const Policy& policy) {
   OrderedJson files = OrderedJson::object();
   if (policy.mnt) files["mnt"] = *policy.mnt;
   for (const Bind& bind : policy.binds)
-    files[std::string_view{bind.key()}.substr(6)].push_back(bind.source + ":" + bind.target);
+    files[std::string{bind.key()}.substr(6)].push_back(bind.source + ":" + bind.target);
   for (const Tmpfs& tmpfs : policy.tmpfs) files["tmpfs"].push_back(fmt::format("{}:{}", tmpfs.target, tmpfs.size));
   if (!policy.workdir.empty()) files["workdir"] = policy.workdir;
   if (!files.empty()) out["files"] = files;
