@@ -7,6 +7,7 @@
 #include <string>
 #include <string_view>
 
+#include "base/printable.h"
 #include "box/terminal.h"
 
 namespace {
