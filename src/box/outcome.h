@@ -47,9 +47,9 @@ struct Verdict {
 // Pure: what was seen, to what it means.
 Outcome judge(const Verdict& verdict, const Limits& limits);
 
-// Of a box whose first process has ended and has not told how the guest did. Nothing if it was killed, by somebody outside
-// or by the kernel for memory: then so was the guest. It never ends otherwise by itself, and nobody may take that for an
-// ending of the guest's.
+// Of a box whose first process has ended and has not told how the guest did. Nothing if it was killed, by somebody
+// outside or by the kernel for memory: then so was the guest. It never ends otherwise by itself, and nobody may take
+// that for an ending of the guest's.
 std::optional<Error> untold_end(int init_status);
 
 }  // namespace pctx

@@ -140,7 +140,9 @@ Result<int> run_elsewhere(const backend::Choice& choice, const RunArguments& arg
   // What resolving added is there by itself: Environments, and the interpreter's prefix, which is asked for.
   backend::Wanted wanted{PCTX_VERSION, arguments.lend};
   const auto store = env::Store::open();
-  const auto is_there = [&](std::size_t i) { return i >= prepared.given && !policy.binds[i].target.starts_with("/script/"); };
+  const auto is_there = [&](std::size_t i) {
+    return i >= prepared.given && !policy.binds[i].target.starts_with("/script/");
+  };
   for (std::size_t i = 0; i < policy.binds.size(); ++i)
     if (is_there(i) && !policy.binds[i].writable &&
         !(store && sys::is_at_or_inside(policy.binds[i].source, store->folder() + "/env")))

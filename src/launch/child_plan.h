@@ -186,8 +186,8 @@ static_assert(std::is_trivially_copyable_v<ChildPlan> && std::is_trivially_destr
 [[noreturn]] void fail(const ChildPlan& plan, Step step, std::size_t index = 0) noexcept;
 inline constexpr std::size_t kMaxFrameFds = 8;
 bool send_frame(int socket, const StatusFrame& frame, const int* fds = nullptr, std::size_t count = 0) noexcept;
-// One frame with at most kMaxFrameFds descriptors; returns what recvmsg does. Where they have no room, none is left open,
-// and it fails with EMFILE.
+// One frame with at most kMaxFrameFds descriptors; returns what recvmsg does. Where they have no room, none is left
+// open, and it fails with EMFILE.
 std::ptrdiff_t receive_frame(int socket, StatusFrame& frame, int* fds, std::size_t& count, int flags) noexcept;
 // For a step that a box can do without: says so and returns, unless it is not to.
 void do_without(const ChildPlan& plan, Step step, bool optional) noexcept;

@@ -300,7 +300,8 @@ bool serve_request(const ChildPlan& plan) noexcept {
   if (::prctl(PR_SET_DUMPABLE, 1, 0, 0, 0) != 0) fail(plan, Step::ids, 4);
   if (plan.folder) {
     const int binder = start_binder(plan);
-    if (!send_frame(plan.status, {Message::binder, Step::handshake, 0, 0, 0}, &binder, 1)) fail(plan, Step::handshake, 6);
+    if (!send_frame(plan.status, {Message::binder, Step::handshake, 0, 0, 0}, &binder, 1))
+      fail(plan, Step::handshake, 6);
     ::close(binder);
   }
   const int init = build_template(plan);

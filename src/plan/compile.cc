@@ -126,9 +126,10 @@ void plan_environment(Plan& plan, const HostFeatures& host) {
   plan.workdir = !policy.workdir.empty() ? policy.workdir : policy.mnt ? "/mnt" : plan.home;
 }
 
-// What a socket that is in no list may hold (socket_memory.cc counts with as much), and all options of one. Groups: when a
-// socket with memberships is closed, the kernel walks those of the whole box for each, with the lock that all network
-// namespaces of the host share; with 20 for each socket, as elsewhere, a box outlived its time limit by many seconds.
+// What a socket that is in no list may hold (socket_memory.cc counts with as much), and all options of one. Groups:
+// when a socket with memberships is closed, the kernel walks those of the whole box for each, with the lock that all
+// network namespaces of the host share; with 20 for each socket, as elsewhere, a box outlived its time limit by many
+// seconds.
 void plan_network_settings(Plan& plan) {
   if ((plan.namespaces & CLONE_NEWNET) == 0) return;
   plan.network_settings = {{"net/ipv4/tcp_rmem", fmt::format("4096 131072 {}", plan.most_received())},
