@@ -166,8 +166,8 @@ Result<void> BoxCgroup::bind(const Plan& plan) const {
     const Part* where = part(version_ == CgroupVersion::v2 ? "" : write.controller);
     if (where == nullptr) continue;
     auto written = sys::write_at(where->directory.get(), write.file, write.value);
-    const bool forgiven = write.may_fail_with != 0 && !written && written.error().code == write.may_fail_with;
-    if (!written && !forgiven) return std::move(written).error();
+    if (!written && (write.may_fail_with == 0 || written.error().code != write.may_fail_with))
+      return std::move(written).error();
   }
   if (version_ == CgroupVersion::v2 && !parts_.empty()) {
     // Not every device can be throttled; if none can, nothing would be.

@@ -42,7 +42,7 @@ Result<std::string> read_to_end(Millis patience) {
     if (patience.count() > 0 && left.count() <= 0) return not_ended(patience);
     constexpr std::int64_t kHour = 3'600'000;
     const auto wait = patience.count() > 0 ? std::min<std::int64_t>(left.count(), kHour) : kHour;
-    // Also in vain: stopped and continued by its shell, or another hour is over.
+    // In vain where an hour is over, or a signal came: what is left of the time is looked at again.
     if (::poll(&input, 1, static_cast<int>(wait)) <= 0) continue;
     const ssize_t got = ::read(STDIN_FILENO, buffer.data(), buffer.size());
     if (got < 0 && (errno == EINTR || errno == EAGAIN)) continue;

@@ -387,6 +387,17 @@ def test_a_script_that_never_ends_is_waited_for_no_longer_than_it_may_run(pctx):
     assert done.returncode == 125 and "did not end within 1 s (--timeout)" in done.stderr
 
 
+def test_a_longer_time_than_the_kernel_waits_at_once_is_not_cut(pctx):
+    """4294968296 ms, in 32 bits a second; in all of them enough for a script that takes two."""
+    read_end, write_end = os.pipe()
+    line = "sleep 2.5; echo 'print(1)'"
+    with subprocess.Popen(["sh", "-c", line], stdout=write_end):
+        os.close(write_end)
+        done = pctx("run", "-q", "--timeout", "4294968296ms", "-", stdin=read_end)
+    os.close(read_end)
+    assert (done.returncode, done.stdout) == (0, "1\n")
+
+
 def test_explain_looks_and_never_builds(pctx, local, cache):
     done = pctx("explain", "--with", "alpha", "--", "true", env=local)
     assert done.returncode == 125 and "is not built yet" in done.stderr
